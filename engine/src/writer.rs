@@ -34,7 +34,7 @@ const SETTLE_AFTER: Duration = Duration::from_millis(20);
 /// A request and the uploads that it needs.
 pub type Prepared = (Write, Vec<Upload>);
 
-/// Prepares a request once more. May block, also for the writer itself.
+/// Prepares a request once more. May block, even waiting for the writer.
 pub type PrepareAgain = Box<dyn FnOnce() -> Result<Prepared, Error> + Send>;
 
 /// A request that waits for the writer.

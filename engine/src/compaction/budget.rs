@@ -374,7 +374,6 @@ impl ConversationHandle {
 
     /// The budget with its usage and the last action; in a transcript value, `metadata.transcript_budget`.
     pub(crate) fn transcript_budget(&self, conversation: &Conversation) -> Result<Raw, Error> {
-        let _key = self.tenant.key(conversation.id);
         let last = match conversation.budget {
             Some(budget) => self.event_at(budget.seq)?.and_then(|event| event.read::<Action>()),
             None => None,

@@ -67,7 +67,8 @@ impl Append {
     /// Hands the turns to the writer. Blocks only to prepare them: if the conversation must be read first, payloads
     /// become assets or room has to be made.
     /// On a store that other processes write too, an append that must be prepared once more, because one of them changed
-    /// the policy or filled the budget meanwhile, may come behind later ones that are not awaited.
+    /// the policy or filled the budget meanwhile, may be written after later appends that were submitted
+    /// without waiting.
     pub fn submit(self) -> Commit<Appended> {
         self.try_submit().unwrap_or_else(|append| {
             let shared = append.conversation.shared().clone();

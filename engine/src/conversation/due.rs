@@ -59,24 +59,33 @@ pub fn settle_all(shared: &Arc<Shared>) -> Result<Settled, Error> {
     let mut all = Settled::default();
     while let Some(key) = watched.next() {
         let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
-        let waits = match conversation.settle_due() {
-            Ok(settled) => {
-                all.abandoned += settled.abandoned;
-                all.expired += settled.expired;
-                settled.next.is_some()
-            }
-            // It was deleted or archived.
-            Err(Error::NotFound(_) | Error::Conflict(_)) => false,
+        let settled = match settle(&conversation) {
+            Ok(settled) => settled,
             Err(error) => {
                 shared.deadlines.watched.lock().extend([key].into_iter().chain(watched));
                 return Err(error);
             }
         };
-        if waits {
+        all.add(&settled);
+        if settled.next.is_some() {
             shared.deadlines.watched.lock().insert(key);
         }
     }
     Ok(all)
+}
+
+/// Settles what is due in one conversation. In one that is gone, archived or damaged, nothing is.
+fn settle(conversation: &ConversationHandle) -> Result<Settled, Error> {
+    match conversation.settle_due() {
+        Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(Settled::default()),
+        // The others must not wait for it.
+        Err(error @ Error::Corrupt(_)) => {
+            let id = conversation.id();
+            tracing::warn!(%id, %error, "a damaged conversation is left out of the sweep");
+            Ok(Settled::default())
+        }
+        settled => settled,
+    }
 }
 
 /// As [`settle_all`], where any process may have asked or called: whoever checks a conversation notes its next deadline.
@@ -88,22 +97,10 @@ fn settle_shared(shared: &Arc<Shared>, leases: &dyn Elsewhere) -> Result<Settled
             continue;
         }
         let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
-        let settled = conversation.settle_due();
-        let ended = match &settled {
-            Ok(settled) => Some(settled.next),
-            // It was deleted or archived.
-            Err(Error::NotFound(_) | Error::Conflict(_)) => Some(None),
-            Err(_) => None,
-        };
-        leases.end_work(&key, ended.map(|due| WorkDone { through: 0, due }))?;
-        match settled {
-            Ok(settled) => {
-                all.abandoned += settled.abandoned;
-                all.expired += settled.expired;
-            }
-            Err(error) if ended.is_none() => return Err(error),
-            Err(_) => {}
-        }
+        let settled = settle(&conversation);
+        let done = settled.as_ref().ok().map(|settled| WorkDone { through: 0, due: settled.next });
+        leases.end_work(&key, done)?;
+        all.add(&settled?);
     }
     Ok(all)
 }
@@ -118,12 +115,8 @@ fn look_back(shared: &Arc<Shared>, leases: &dyn Elsewhere, all: &mut Settled) ->
     for (key, _) in leases.changed_since(lately, LOOK_BACK_MAX)? {
         let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
         // Settling does no harm if another process does it at the same time.
-        let settled = match conversation.settle_due() {
-            Err(Error::NotFound(_) | Error::Conflict(_)) => continue,
-            settled => settled?,
-        };
-        all.abandoned += settled.abandoned;
-        all.expired += settled.expired;
+        let settled = settle(&conversation)?;
+        all.add(&settled);
         if settled.next.is_some() && leases.take_work(&key)?.is_some() {
             leases.end_work(&key, Some(WorkDone { through: 0, due: settled.next }))?;
         }
@@ -174,6 +167,12 @@ pub struct Settled {
 }
 
 impl Settled {
+    /// Adds what was settled in one conversation.
+    fn add(&mut self, one: &Settled) {
+        self.abandoned += one.abandoned;
+        self.expired += one.expired;
+    }
+
     fn note(&mut self, due: Timestamp) {
         self.next = Some(self.next.map_or(due, |next| next.min(due)));
     }

@@ -62,7 +62,7 @@ impl<'a> Restore<'a> {
         let goes_on = self.head(event.conversation)?.is_some_and(|head| event.seq > head);
         if goes_on && event.kind == kind::ERASED && event.body.is_none() {
             let text = format!(
-                "seq {}: something was erased, and the file does not say what to its reader; import one that an admin exported",
+                "seq {}: the file does not say what was erased; import one that an admin exported",
                 event.seq
             );
             return Err(Error::invalid("import.erasure_hidden", text));

@@ -227,3 +227,22 @@ fn what_an_earlier_process_asked_is_expired_by_the_sweeper_of_the_next() {
     assert_eq!(store.sweep().unwrap(), Swept { approvals: 1, ..Swept::default() });
     assert!(store.tenant("acme").unwrap().kinds(id).contains(&"approval.resolved".to_string()));
 }
+
+/// Regression: the sweep ended at the first conversation that was damaged, in every round.
+#[test]
+fn a_damaged_conversation_does_not_keep_the_approvals_of_others_from_expiring() {
+    let (clock, stage) = (Still::new(3), Stage::new());
+    let store = stage.open_with(clock.options());
+    let scope = store.tenant("acme").unwrap();
+    let ids: Vec<ConversationId> = (0..4).map(|_| scope.begin()).collect();
+    ids.iter().for_each(|id| _ = request(&scope, *id, ask("a1", Some(START.plus_s(60)))).unwrap());
+    drop((scope, store));
+    let database = rusqlite::Connection::open(stage.path()).unwrap();
+    let damaged = "UPDATE events SET body = replace(body, 'a1', 'a2')
+         WHERE no = (SELECT min(no) FROM events WHERE body LIKE '%a1%')";
+    assert_eq!(database.execute(damaged, []).unwrap(), 1);
+    drop(database);
+    clock.advance_s(61);
+    let store = stage.open_with(clock.options());
+    assert_eq!(store.sweep().unwrap(), Swept { approvals: 3, ..Swept::default() });
+}

@@ -51,7 +51,7 @@ impl Broken {
         Broken { error, by_data: false, again: false, lost: true, held: false }
     }
 
-    /// A batch was planned for rows that are others now.
+    /// A batch was planned for rows that have changed since.
     pub fn outdated() -> Broken {
         let error = Error::busy("store.outdated", "a conversation was changed by another process; try again");
         Broken { error, by_data: false, again: true, lost: false, held: false }

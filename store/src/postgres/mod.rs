@@ -170,7 +170,8 @@ impl Postgres {
     ) -> Result<Answers, Broken> {
         let db = self.committing(&batch, locks == Locks::Wait)?;
         let failed = |error| db.broken().unwrap_or(Broken::lost(error));
-        // Waits for the locks of an earlier attempt, so that it has ended one way or the other.
+        // Waits for the locks of an earlier attempt, so that it has ended one way or the other. One that was sent with its
+        // commit may not have reached them yet: it fails later, since its rows have changed, unless this attempt fails too.
         let node = self.node_number();
         let mut open = write::Batch::begin(&db, &batch, node, locks, &self.recent).map_err(failed)?;
         if let Some((proof, answers)) = sent.take() {
@@ -199,18 +200,16 @@ impl Postgres {
         let db = self.committing(&batch, false)?;
         let mut open = write::Batch::assuming(&db, &batch, self.node_number(), known);
         let mut answers = Vec::with_capacity(batch.len());
+        let outdated = |broken: Broken| if broken.lost || broken.held { broken } else { Broken::outdated() };
         for request in batch {
-            let answer = open.write(request)?;
+            let answer = open.write(request).map_err(outdated)?;
             // A refusal may be wrong now, and so may what was looked up without a lock.
             if answer.is_err() || !open.is_unsent() {
                 return Err(Broken::outdated());
             }
             answers.push(answer);
         }
-        self.end(&db, open, answers, sent).map_err(|broken| match broken.lost || broken.held {
-            true => broken,
-            false => Broken::outdated(),
-        })
+        self.end(&db, open, answers, sent).map_err(outdated)
     }
 
     /// Sends the end of a batch, with the commit.
@@ -297,6 +296,8 @@ impl Log for Postgres {
             both.map(|(answer, write)| answer.map_err(|error| unwritten(error, write))).collect()
         };
         let (mut tries, mut sent) = (0, None);
+        // A batch that was sent whole, and not answered, may be written for as long as no other attempt succeeds.
+        let mut is_under_way = false;
         let mut locks = match self.held.lock() {
             held if batch.iter().any(|write| held.contains(&write.key)) => Locks::Free,
             _ => Locks::Soon,
@@ -308,7 +309,11 @@ impl Log for Postgres {
                 locks = Locks::Wait;
             }
             let written = match known.take() {
-                Some(known) => self.try_known(batch.clone(), known, &mut sent),
+                Some(known) => {
+                    let written = self.try_known(batch.clone(), known, &mut sent);
+                    is_under_way = sent.is_some();
+                    written
+                }
                 None => self.try_commit(batch.clone(), &mut sent, locks),
             };
             match written {
@@ -330,8 +335,8 @@ impl Log for Postgres {
             }
         };
         let error = match sent {
-            None => error,
-            Some(_) => Error::busy(
+            None if !is_under_way => error,
+            _ => Error::busy(
                 "commit.unknown",
                 format!(
                     "{}. The commit was not answered, so it is unknown whether this was written: repeat it with the same \

@@ -20,7 +20,7 @@ pub struct Known {
     pub conversation: Arc<Conversation>,
     /// The text of its row.
     pub row: String,
-    /// Whether nobody else had written it since the time before.
+    /// Whether no other process wrote it between our last two writes.
     pub ours: bool,
 }
 

@@ -35,7 +35,7 @@ pub struct Buffer {
     pub node: i64,
     /// Statements that go before all others: the locks, where nothing had to be read under them.
     first: Vec<Pending>,
-    /// Rows of conversations that were not read, as this process knows them. If one is another now, the transaction fails.
+    /// Rows of conversations that were not read, as this process knows them. If one has changed, the transaction fails.
     assumed: HashMap<i64, String>,
     /// Texts of the rows of conversations that were sent.
     sent: HashMap<i64, String>,
