@@ -358,7 +358,6 @@ impl Operation for ChangeConversation {
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
         let name = self.conversation.clone();
-        let erases = self.retention.is_some_and(|retention| retention != Retention::Full);
         let settings = Settings {
             title: self.title,
             owner: self.owner,
@@ -369,7 +368,7 @@ impl Operation for ChangeConversation {
             system_prompt: self.system_prompt.map(|prompt| prompt.map(SystemPrompt::new)),
             ..Settings::default()
         };
-        settings.check_role(asker.role)?;
+        let erases = settings.erases();
         let chat = asker.blocking(move |tenant| name.find(tenant)).await?;
         let change =
             Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };

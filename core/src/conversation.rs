@@ -191,11 +191,25 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 }
 
 impl Settings {
+    /// Retention that they set, as a field or in the metadata, which holds where both do.
+    pub fn retention(&self) -> Result<Option<Retention>, Error> {
+        let Some(raw) = self.metadata.get("retention") else { return Ok(self.retention) };
+        match raw.read::<Option<String>>() {
+            Some(Some(word)) => word.parse().map(Some).map_err(|e: Error| e.at("metadata.retention")),
+            Some(None) => Ok(self.retention),
+            None => Err(Error::invalid("retention.unknown", "metadata.retention must be a text")),
+        }
+    }
+
+    /// Whether content is erased because of them.
+    pub fn erases(&self) -> bool {
+        self.retention().is_ok_and(|retention| retention.is_some_and(|word| word != Retention::Full))
+    }
+
     /// Refuses settings by which others' content is deleted or erased to a caller that may do neither. Of a conversation that
     /// is new, its author decides.
     pub fn check_role(&self, role: KeyRole) -> Result<(), Error> {
-        let erases = self.retention.is_some_and(|retention| retention != Retention::Full);
-        if role == KeyRole::Admin || !erases && self.ttl.flatten().is_none() {
+        if role == KeyRole::Admin || !self.erases() && self.ttl.flatten().is_none() {
             return Ok(());
         }
         let text = "`ttl` and `retention` delete and erase what others wrote; use the key of an admin, or set them when you create a conversation";
@@ -237,15 +251,7 @@ impl Settings {
         }
         // In the metadata of transcript values, never stored there.
         self.metadata.remove("transcript_budget");
-        if let Some(raw) = self.metadata.get("retention") {
-            match raw.read::<Option<String>>() {
-                Some(Some(word)) => {
-                    self.retention = Some(word.parse().map_err(|e: Error| e.at("metadata.retention"))?)
-                }
-                Some(None) => {}
-                None => return Err(Error::invalid("retention.unknown", "metadata.retention must be a text")),
-            }
-        }
+        self.retention = self.retention()?;
         if let Some(Some(title)) = &self.title
             && title.len() > TITLE_BYTES_MAX
         {
@@ -289,7 +295,7 @@ pub const POLICIES: [&str; 6] =
     ["compaction", "budget", "facts", "redaction", "projection", "abandon_tools_after_s"];
 
 /// Refuses a policy that is empty or not understood: storing it would promise something that does not happen.
-fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
+pub fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
     match name {
         "redaction" if raw.read::<crate::redaction::Mode>().is_some() => Ok(()),
         "redaction" => Err(Error::invalid(

@@ -6,6 +6,7 @@
 use crate::Error;
 use crate::error::code;
 use crate::event::Visibility;
+use crate::json;
 use crate::turn::Role;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -105,6 +106,34 @@ pub(crate) fn role_of(role: Option<&Value>, kind: Option<&Value>) -> Result<Role
             code::ROLE_MISSING,
             "the message has no role; give user, assistant, system or tool",
         )),
+    }
+}
+
+/// A message without a role, with that of its turn in front. `None` if it names one, or needs none: what an item of a
+/// provider is, its type says.
+pub fn in_role(message: &str, role: Role) -> Option<String> {
+    // Most begin so, and are not looked into.
+    if message.starts_with("{\"role\":\"") {
+        return None;
+    }
+    let rest = message.trim_start().strip_prefix('{')?;
+    let fields = json::fields(message);
+    let named = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
+    if named("type").is_some_and(|kind| kind.starts_with('"') && kind != "\"message\"") {
+        return None;
+    }
+    match named("role") {
+        None => {
+            let comma = if fields.is_empty() { "" } else { "," };
+            Some(format!("{{\"role\":\"{role}\"{comma}{rest}"))
+        }
+        Some("null") => {
+            let others = fields.iter().filter(|(key, _)| key != "role");
+            let others = others.map(|(key, value)| (&**key, value.to_string()));
+            let own = ("role", json::quote(role.as_str()));
+            Some(json::object(std::iter::once(own).chain(others)))
+        }
+        Some(_) => None,
     }
 }
 
@@ -633,6 +662,18 @@ mod tests {
             (json!({"type":"reasoning"}), Role::Assistant),
         ] {
             assert_eq!(role(&message).unwrap(), expected, "{message}");
+        }
+        for (message, named) in [
+            (r#"{"content":"x"}"#, Some(r#"{"role":"user","content":"x"}"#)),
+            (r#" { "content": 1.50 }"#, Some(r#"{"role":"user", "content": 1.50 }"#)),
+            ("{}", Some(r#"{"role":"user"}"#)),
+            (r#"{"content":"x","role":null}"#, Some(r#"{"role":"user","content":"x"}"#)),
+            (r#"{"type":"message","content":[]}"#, Some(r#"{"role":"user","type":"message","content":[]}"#)),
+            (r#"{"parts":[]}"#, Some(r#"{"role":"user","parts":[]}"#)),
+            (r#"{ "role": "model", "parts": [] }"#, None),
+            (r#"{"type":"mcp_list_tools","tools":[]}"#, None),
+        ] {
+            assert_eq!(in_role(message, Role::User).as_deref(), named, "{message}");
         }
         assert!(role(&json!({"role":"king"})).unwrap_err().text().contains("\"king\" is not user"));
         assert!(role(&json!({"content":"x"})).unwrap_err().text().contains("has no role"));

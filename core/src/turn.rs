@@ -382,6 +382,11 @@ impl Turn {
     /// Combines a row with the event that carries its content (for most turns, the event that began it).
     pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
         let body: TurnBody = content.read().unwrap_or_default();
+        // Earlier versions stored the end of a streamed turn as it came, also without a role.
+        let message = body.message.map(|message| {
+            let named = message::in_role(message.get(), row.role).and_then(|named| Raw::joined(named).ok());
+            named.unwrap_or(message)
+        });
         Turn {
             id: row.id,
             conversation,
@@ -391,7 +396,7 @@ impl Turn {
             role: row.role,
             speaker: None,
             spoken: Vec::new(),
-            message: body.message,
+            message,
             status: row.status,
             partial: None,
             tokens: body.tokens,

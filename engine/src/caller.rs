@@ -29,13 +29,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The caller of a tenant's operations. The default is the owner of the store.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Caller {
     viewer: Viewer,
+    role: KeyRole,
     /// Whether it may write only in the names of the viewer's actors.
     is_bound: bool,
     key: Option<Arc<str>>,
     model: Option<Configured>,
+}
+
+impl Default for Caller {
+    fn default() -> Caller {
+        Caller { viewer: Viewer::default(), role: KeyRole::Admin, is_bound: false, key: None, model: None }
+    }
 }
 
 impl Caller {
@@ -46,7 +53,7 @@ impl Caller {
             ([], KeyRole::Admin) => Viewer::Owner,
             (actors, _) => Viewer::actors(actors.iter().cloned()),
         };
-        Caller { viewer, is_bound: !actors.is_empty(), key: Some(key.into()), model: None }
+        Caller { viewer, role, is_bound: !actors.is_empty(), key: Some(key.into()), model: None }
     }
 
     /// The same caller acting as these actors only.
@@ -64,6 +71,11 @@ impl Caller {
             Viewer::Actors(names) if self.is_bound => names,
             _ => &[],
         }
+    }
+
+    /// Its role.
+    pub(crate) fn role(&self) -> KeyRole {
+        self.role
     }
 
     /// Id of the key that it holds, or `jwt:` and the subject of its token.

@@ -181,6 +181,7 @@ impl Shared {
             }
             (role, _) => role?,
         };
+        let stored = message::in_role(&stored, role).unwrap_or(stored);
         let id = match &place {
             DraftKind::Found(turn) | DraftKind::Imported(Some(turn), _) => turn.0,
             _ => self.journal.source.ulid()?,

@@ -12,6 +12,7 @@ pub use export::Format;
 pub use live::Logged;
 
 use crate::background;
+use crate::context::check_projection;
 use crate::conversation::ConversationHandle;
 use crate::ingest::{self, DraftKind, Ingested, NewTurn, redaction_mode};
 use crate::tenant::Tenant;
@@ -702,6 +703,7 @@ impl ConversationHandle {
         let shared = self.shared();
         let told = value.settings.metadata.get("transcript_budget").and_then(Raw::read::<ToldBudget>);
         let settings = value.settings.normalise()?.redacted(Mode::default())?;
+        check_projection(&settings).map_err(|error| error.at("$.metadata.policy.projection"))?;
         // Stands for the conversation while its turns are read: it is not there yet, and its policy decides about secrets.
         let created = Conversation::new(
             self.id(),

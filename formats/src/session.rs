@@ -27,12 +27,12 @@ mod write;
 
 pub use check::{Problem, Report, check};
 pub use dispatch::{CALL, Dispatch, Dispatches, Sender, milliseconds};
-pub(crate) use entry::line;
 pub use entry::{
     AgentThinking, AgentToolCall, Entry, Fields, MaskGenerated, Payload, PhotographerMessage,
     SnapshotCreated, TasteConfirmation, TasteProposal, ToolResult, VocabularyGapLogged,
 };
-pub(crate) use map::{MESSAGE, role_of};
+pub(crate) use entry::{check as check_entry, line};
+pub(crate) use map::{IMPORTED, MESSAGE, role_of};
 pub use map::{Mapped, Mapper, conversation_id};
 pub use read::{Item, Reader, Recorded};
 pub use sink::Sink;

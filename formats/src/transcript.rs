@@ -246,8 +246,10 @@ const DATA: &str = "data";
 /// The entry of `metadata` for the settings of a conversation that the value has no field for.
 const CARRIED: &str = "everturn";
 
-#[derive(PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+/// Its fields.
+const CARRIED_FIELDS: [&str; 4] = ["title", "owner", "ttl", "participants"];
+
+#[derive(PartialEq, Default, Serialize)]
 struct Carried {
     #[serde(skip_serializing_if = "Option::is_none")]
     title: Option<String>,

@@ -118,7 +118,8 @@ impl ContextOptions {
     pub(super) fn masked(mut self) -> Result<ContextOptions, Error> {
         let mask = |text: &str| redaction::mask(text, &mut Vec::new()).into_owned();
         self.instructions = self.instructions.as_deref().map(mask);
-        self.participants.iter_mut().chain(&mut self.replies_as).for_each(|name| *name = mask(name));
+        let names = self.participants.iter_mut().chain(&mut self.replies_as).chain(&mut self.model);
+        names.for_each(|name| *name = mask(name));
         for digest in &mut self.digests {
             *digest = Digest { title: mask(&digest.title), text: mask(&digest.text) };
         }

@@ -151,7 +151,8 @@ const PROJECTION: &str = "projection";
 /// Refuses settings with a default projection that cannot be made.
 pub(crate) fn check_projection(settings: &Settings) -> Result<(), Error> {
     let value = settings.policy.get(PROJECTION).filter(|raw| raw.get() != "null");
-    value.and_then(Raw::read::<Value>).map_or(Ok(()), |value| crate::script::options(&value).map(drop))
+    let Some(value) = value.and_then(Raw::read::<Value>) else { return Ok(()) };
+    crate::script::options(&value)?.check_projector()
 }
 
 impl ConversationHandle {

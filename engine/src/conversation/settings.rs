@@ -132,6 +132,7 @@ impl ConversationHandle {
                 return Err(stale_seq(current.head.seq, expected));
             }
             remove_unchanged(&mut settings, &current);
+            settings.check_role(self.tenant.caller().role())?;
             let mut drafts = Vec::new();
             if settings != Settings::default() {
                 drafts = self.tenant.setting_drafts(kind::UPDATED, &settings)?;

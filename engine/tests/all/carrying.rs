@@ -864,6 +864,33 @@ fn a_value_is_not_refused_by_its_own_budget() {
     }
 }
 
+/// Regression: a streamed turn that ended with a content and no role was in no prompt, and its value could not be imported.
+#[test]
+fn a_streamed_turn_that_ends_without_a_role_is_carried() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let chat = scope.conversation(id);
+    let blocks = json!({"content": [{"type": "text", "text": "in blocks"}]});
+    let last = [(Role::User, json!({"content": "asked"})), (Role::Assistant, json!({"content": "done"}))];
+    for (role, last) in last.into_iter().chain([(Role::User, blocks.clone()), (Role::Assistant, blocks)]) {
+        let turn = chat.open(NewStream { role: Some(role), ..NewStream::default() }).wait().unwrap().id;
+        chat.open_turn(turn).chunk(None, "draft").unwrap();
+        chat.open_turn(turn).commit(NewTurn::message(last.to_string())).wait().unwrap();
+    }
+    carried_on(&scope, id);
+    let prompt = &prompts(&scope, id)[0];
+    assert!(prompt.contains("asked") && prompt.contains("done") && prompt.contains("in blocks"), "{prompt}");
+    let raw = projection::Options::parse(&json!("raw")).unwrap();
+    let projected: Value = chat.contexts().project(&raw).unwrap().result.read().unwrap();
+    let roles: Vec<&str> = projected["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|message| message["role"].as_str())
+        .collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
+}
+
 /// A call with a private result and a public one reads with the second, also after an edit of something else.
 #[test]
 fn a_public_result_beside_a_private_one_is_carried() {

@@ -4,7 +4,10 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::scripted_server::{ScriptedServer, says};
 use crate::stage::{PATIENCE, Short, memory, quiet, refused};
 use everturn::model::{Configured, Endpoint, HttpModel, Kind, wait};
-use everturn::{CompactOptions, ContextOptions, Everturn, GenerateOptions, NewTurn, Options, Tenant, Update};
+use everturn::{
+    CompactOptions, ContextOptions, Everturn, GenerateOptions, NewConversation, NewTurn, Options, Tenant,
+    Update,
+};
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::ConversationId;
@@ -43,6 +46,27 @@ fn use_tool(scope: &Tenant, id: ConversationId, n: usize, result: &str) {
 fn ask(scope: &Tenant, id: ConversationId, text: &str) {
     let options = GenerateOptions { input: vec![NewTurn::user(text)], ..GenerateOptions::default() };
     wait(scope.conversation(id).generate(options)).unwrap().wait().unwrap();
+}
+
+/// Regression: every later prompt of the conversation was refused.
+#[test]
+fn a_default_projection_that_can_never_be_made_is_refused_at_once() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for value in [
+        json!("custom"),
+        json!({"policy": "custom"}),
+        json!({"policy": ["raw", "custom"], "keep_last": 3}),
+        json!({"policy": "custom", "projector": 5}),
+    ] {
+        let says = "projector is missing";
+        refused(scope.conversation(id).update(policy(value.clone())).wait(), "projection.option", says);
+        let new = NewConversation { settings: policy(value.clone()), ..NewConversation::default() };
+        refused(scope.create(new).wait(), "projection.option", says);
+        let value = json!({"_type": "transcript", "version": 2, "messages": [], "metadata": {"policy": {"projection": value}}});
+        refused(scope.import(value.to_string().as_bytes(), &mut |_| {}), "projection.option", says);
+    }
+    scope.conversation(id).update(policy(json!("raw"))).wait().unwrap();
 }
 
 #[test]

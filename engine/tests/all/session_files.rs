@@ -140,6 +140,10 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
         }
         chat.append_event("snapshot_created", None, json!({"hash": "h"})).wait().unwrap();
         chat.append_event("note", None, json!([1, 2])).wait().unwrap();
+        // Regression: as lines of these types they lacked fields, so that the file was reported as broken.
+        chat.append_event("snapshot_created", None, json!({"label": "x"})).wait().unwrap();
+        chat.append_event("mask_generated", None, json!({})).wait().unwrap();
+        chat.append_event("agent_tool_call", None, json!({"tool": "z"})).wait().unwrap();
         let text = exported(tenant, chat.id());
         let report = session::check(text.as_bytes()).unwrap();
         assert!(report.is_ok() && report.unclosed, "it goes on, so it has no end: {report:?}");
@@ -157,7 +161,10 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
             "tool_result",
             "message",
             "snapshot_created",
-            "note"
+            "note",
+            "imported.snapshot_created",
+            "imported.mask_generated",
+            "imported.agent_tool_call"
         ]);
         assert_eq!(Value::Array(kinds), expected);
         assert_eq!(lines(&text)[4]["parameters"].to_string(), "{\"n\":1.50}".replace("1.50", "1.5"));
@@ -169,6 +176,10 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
         assert_eq!((imported.problems, imported.turns), (Vec::<String>::new(), 10));
         let id = imported.conversation.id;
         assert_eq!(exported(&elsewhere, id), text);
+        let events = elsewhere.conversation(id).log().read(0, 100).unwrap();
+        for kind in ["snapshot_created", "mask_generated", "agent_tool_call"] {
+            assert!(events.iter().any(|event| event.kind == kind), "{kind}");
+        }
         // Regression: blocks lost their speaker, and the conversation its title and instructions.
         assert_eq!(imported.conversation.title.as_deref(), Some("A trip"));
         let prompt = elsewhere.conversation(id).state().system_prompt(None).unwrap();

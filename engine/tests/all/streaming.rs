@@ -160,17 +160,21 @@ fn a_commit_without_a_message_is_what_came_in_chunks_and_keeps_what_was_said_at_
 }
 
 #[test]
-fn a_commit_with_a_message_is_that_message_byte_for_byte_also_without_a_role() {
+fn a_commit_with_a_message_is_that_message_byte_for_byte_in_the_role_of_the_turn() {
     let (_store, scope) = memory();
     let id = scope.begin();
-    for message in [
-        r#"{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"c2ln"},{"type":"text","text":"42"}]}"#,
-        r#"{ "content": "42",  "x": 1.50 }"#,
+    for (message, stored) in [
+        (
+            r#"{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"c2ln"},{"type":"text","text":"42"}]}"#,
+            None,
+        ),
+        (r#"{ "content": "42",  "x": 1.50 }"#, Some(r#"{"role":"assistant", "content": "42",  "x": 1.50 }"#)),
+        (r#"{"type":"reasoning","summary":[]}"#, None),
     ] {
         let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
         scope.conversation(id).open_turn(turn).chunk(None, "something else").unwrap();
         let turn = scope.conversation(id).open_turn(turn).commit(NewTurn::message(message)).wait().unwrap();
-        assert_eq!(turn.message.unwrap().get(), message);
+        assert_eq!(turn.message.unwrap().get(), stored.unwrap_or(message));
         assert_eq!(turn.role, Role::Assistant);
     }
 }

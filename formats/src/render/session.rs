@@ -3,7 +3,7 @@
 //! The types of lines are those that [`session`](crate::session) reads: exporting an imported file gives the same file.
 
 use super::{About, Document, Out, is_said, time, title};
-use crate::session::{Fields, MESSAGE, Mapped, Mapper, New, Recorded, line, role_of};
+use crate::session::{Fields, IMPORTED, MESSAGE, Mapped, Mapper, New, Recorded, check_entry, line, role_of};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Event, kind};
@@ -22,8 +22,6 @@ const START: &str = "session_start";
 const END: &str = "session_end";
 /// Most calls that are remembered until their results come.
 const CALLS_WAITING_MAX: usize = 1000;
-/// Prefix for the type of a line that would otherwise have a meaning to Everturn.
-const IMPORTED: &str = "imported.";
 
 pub struct SessionDocument<'a, W> {
     out: Out<W>,
@@ -349,7 +347,11 @@ impl<W: Write> Document for SessionDocument<'_, W> {
                 }
                 own.take("type");
                 own.take("timestamp");
-                let name = name.to_string();
+                // An event may have any body, a line of a known type must have its fields.
+                let name = match check_entry(name, &own) {
+                    Ok(()) => name.to_string(),
+                    Err(_) => format!("{IMPORTED}{name}"),
+                };
                 self.entry(&name, at, &own)
             }
         }

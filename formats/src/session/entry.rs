@@ -151,7 +151,7 @@ impl Entry {
 
 /// Checks that an entry of a known type has the fields of that type, under any of the names that programs give them.
 /// Other types may have any fields.
-pub(super) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
+pub(crate) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
     type Fits = fn(&Raw) -> bool;
     let is_text: Fits = |raw| raw.read::<String>().is_some_and(|text| !text.is_empty());
     let is_speech: Fits = |raw| raw.get().starts_with(['"', '[']);
@@ -190,6 +190,11 @@ pub(super) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Whether entries of a type need some fields.
+pub(super) fn needs_fields(kind: &str) -> bool {
+    check(kind, &Fields::default()).is_err()
 }
 
 fn lacks(kind: &str, name: &str, what: &str) -> Error {

@@ -15,7 +15,7 @@
 //! A line gives one step. Fields that a turn has no place for are in its metadata under `session`, so that nothing is
 //! lost.
 
-use super::entry::Fields;
+use super::entry::{Fields, needs_fields};
 use super::read::Recorded;
 use super::{END, START};
 use crate::jsonl::{End, Header};
@@ -81,6 +81,8 @@ pub struct Mapper {
     pending: VecDeque<(String, Option<String>)>,
 }
 
+/// In front of the type of a line that has not the meaning of that type.
+pub(crate) const IMPORTED: &str = "imported.";
 /// Type of a line that is a message or holds one, and the field that holds it.
 pub(crate) const MESSAGE: &str = "message";
 /// Names that programs use for the same field; the first is ours.
@@ -286,9 +288,11 @@ fn thinking(fields: &mut Fields) -> Result<Option<Parts>, Error> {
 
 fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Result<Mapped, Error> {
     const UNNAMED: &str = "imported.entry";
-    let kind = match kind {
+    // It was written so because it lacks what a line of its type needs.
+    let bare = kind.and_then(|name| name.strip_prefix(IMPORTED)).filter(|bare| needs_fields(bare));
+    let kind = match bare.or(kind) {
         // Everturn's own kinds would have an effect on the conversation; most have a dot in their name.
-        Some(name) if name.contains('.') || kind::RESERVED.contains(&name) => format!("imported.{name}"),
+        Some(name) if name.contains('.') || kind::RESERVED.contains(&name) => format!("{IMPORTED}{name}"),
         Some(name) => name.to_string(),
         None => UNNAMED.to_string(),
     };

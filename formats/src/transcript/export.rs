@@ -409,6 +409,14 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
     // Entries that settings could not hold are restored, unless they have been changed since.
     let kept: BTreeMap<String, Raw> = origin.kept.get("metadata").and_then(Raw::read).unwrap_or_default();
     for (key, raw) in kept {
+        if matches!(key.as_str(), "policy" | CARRIED) && raw.get() != "null" {
+            // Fields beside those that are settings.
+            let mut fields: BTreeMap<String, Raw> = raw.read().unwrap_or_default();
+            let settings: Option<BTreeMap<String, Raw>> = metadata.get(&key).and_then(|now| now.read());
+            fields.extend(settings.unwrap_or_default());
+            metadata.insert(key, Raw::of(&fields)?);
+            continue;
+        }
         let same = match source.system_prompt.filter(|_| key == PROMPT) {
             Some(prompt) => prompt_content(&raw).as_ref() == Some(&prompt.content),
             None => raw.get() == "null" && !metadata.contains_key(&key),

@@ -1,7 +1,7 @@
 //! From a transcript value to settings, assets, turns and events.
 
 use super::{
-    About, BARE_EVENT, CARRIED, Carried, DATA, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION,
+    About, BARE_EVENT, CARRIED, CARRIED_FIELDS, DATA, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION,
     changes_state, prompt_content,
 };
 use base64::Engine;
@@ -9,15 +9,17 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
 use everturn_core::asset::{self, Asset};
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Lifecycle, Settings, SystemPrompt};
+use everturn_core::conversation::{Lifecycle, POLICIES, Settings, SystemPrompt, check_policy};
 use everturn_core::event::{Visibility, check_name, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId, clip};
 use everturn_core::json::{self, Raw};
 use everturn_core::message;
 use everturn_core::turn::Role;
+use everturn_core::viewer::check_blocks;
 use everturn_core::write::SupersededBody;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -181,10 +183,14 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
     let assets = assets(&mut value)?;
     let mut labels = Labels::default();
     assets.iter().for_each(|asset| labels.add(&asset.raw));
-    let messages = list(&mut value, "messages")?.unwrap_or_default();
-    let messages = numbered("$.messages", messages, Message::read)?;
     let events = list(&mut value, "events")?;
     let events = events.map(|events| numbered("$.events", events, Given::read)).transpose()?;
+    let told = events.iter().flatten().filter_map(|event| Some((event.message_index?, event.role?)));
+    let told: HashMap<usize, Role> = told.collect();
+    let messages = list(&mut value, "messages")?.unwrap_or_default().into_iter().enumerate();
+    let messages = messages
+        .map(|(n, raw)| Message::read(&format!("$.messages[{n}]"), raw, told.get(&n).copied()))
+        .collect::<Result<Vec<_>, _>>()?;
     let checkpoint = summary.map(|summary| checkpoint(summary, events.as_deref().unwrap_or_default()));
     let mut items = match events {
         Some(events) if events.iter().any(|event| event.message_index.is_some()) => {
@@ -298,17 +304,23 @@ fn metadata(value: &mut Fields, settings: &mut Settings) -> Result<(), Error> {
             }
             settings.system_prompt = Some(Some(prompt));
         } else if key == "policy"
-            && let Some(policy) = raw.read::<Fields>()
-            && (Settings { policy: policy.clone(), ..Settings::default() }).normalise().is_ok()
+            && let Some((policies, others)) = known(&raw, &POLICIES)
         {
-            settings.policy = policy;
+            for (name, policy) in &policies {
+                let path = format!("$.metadata.policy.{name}");
+                check_policy(name, policy).map_err(|error| error.at(path))?;
+            }
+            settings.policy = policies;
+            kept.extend(others.map(|others| (key, others)));
         } else if key == CARRIED
-            && let Some(carried) = raw.read::<Carried>().filter(|carried| *carried != Carried::default())
+            && let Some((carried, others)) = known(&raw, &CARRIED_FIELDS)
         {
-            settings.title = carried.title.map(Some);
-            settings.owner = carried.owner.map(Some);
-            settings.ttl = carried.ttl.map(Some);
-            settings.participants = carried.participants;
+            settings.title = carried_field(&carried, "title", "a text")?.map(Some);
+            settings.owner = carried_field(&carried, "owner", "a text")?.map(Some);
+            settings.ttl = carried_field(&carried, "ttl", "a number of seconds above 0")?.map(Some);
+            settings.participants =
+                carried_field(&carried, "participants", "a list of names")?.unwrap_or_default();
+            kept.extend(others.map(|others| (key, others)));
         } else {
             settings.metadata.insert(key, raw);
         }
@@ -324,6 +336,24 @@ fn metadata(value: &mut Fields, settings: &mut Settings) -> Result<(), Error> {
     Ok(())
 }
 
+/// The fields of an object that have these names, and an object of the others, if there are any. `None` if it has none of
+/// these names: it is another program's.
+fn known(raw: &Raw, names: &[&str]) -> Option<(Fields, Option<Raw>)> {
+    let fields: Fields = raw.read()?;
+    let is_known = |name: &str, raw: &Raw| names.contains(&name) && raw.get() != "null";
+    let (known, others): (Fields, Fields) = fields.into_iter().partition(|(name, raw)| is_known(name, raw));
+    let others = if others.is_empty() { None } else { Raw::of(&others).ok() };
+    (!known.is_empty()).then_some((known, others))
+}
+
+fn carried_field<T: DeserializeOwned>(fields: &Fields, name: &str, what: &str) -> Result<Option<T>, Error> {
+    let read = |raw: &Raw| {
+        let path = format!("$.metadata.{CARRIED}.{name}");
+        raw.read().ok_or_else(|| wrong(path, format!("must be {what}, not {}", clip(raw.get()))))
+    };
+    fields.get(name).map(read).transpose()
+}
+
 fn assets(value: &mut Fields) -> Result<Vec<AssetItem>, Error> {
     let mut ids = HashSet::new();
     numbered("$.assets", list(value, "assets")?.unwrap_or_default(), |path, raw| {
@@ -336,6 +366,12 @@ fn assets(value: &mut Fields) -> Result<Vec<AssetItem>, Error> {
         }
         let described = raw.read::<Asset>();
         let visibility = described.as_ref().map_or(Visibility::Internal, |asset| asset.visibility);
+        let is_hashed = fields.get("sha256").is_some_and(|raw| raw.get() != "null");
+        let is_text = fields.get(DATA).is_some_and(|raw| raw.get().starts_with('"'));
+        if is_hashed && is_text && described.as_ref().is_none_or(|asset| asset.sha256.is_none()) {
+            let path = format!("{path}.sha256");
+            return Err(wrong(path, "must be the SHA-256 of the bytes, beside a descriptor of them"));
+        }
         // Without a hash, what another program calls data stays in the descriptor.
         let encoded = fields.get(DATA).cloned().zip(described.filter(|asset| asset.sha256.is_some()));
         let Some((encoded, asset)) = encoded else {
@@ -398,7 +434,13 @@ struct Message {
 }
 
 impl Message {
-    fn read(path: &str, raw: Raw) -> Result<Message, Error> {
+    /// Earlier versions wrote messages without a role, which only the event tells.
+    fn read(path: &str, raw: Raw, told: Option<Role>) -> Result<Message, Error> {
+        let raw = match told.and_then(|role| message::in_role(raw.get(), role)) {
+            Some(named) => Raw::joined(named)?,
+            None => raw,
+        };
+        check_blocks(raw.get()).map_err(|error| error.at(path))?;
         let role = role(&object(path, &raw)?).map_err(|error| error.at(format_args!("{path}.role")))?;
         Ok(Message { role, raw })
     }
@@ -479,7 +521,7 @@ impl Given {
 /// Details of a turn from its event. In a value of another program the same names may mean something else: a detail that
 /// cannot be ours is left out, and stays in the event.
 fn about(fields: &Fields) -> About {
-    fn read<T: serde::de::DeserializeOwned>(fields: &Fields, name: &str) -> Option<T> {
+    fn read<T: DeserializeOwned>(fields: &Fields, name: &str) -> Option<T> {
         fields.get(name).and_then(Raw::read)
     }
     let is_name = |name: &String| check_name("actor", name).is_ok();

@@ -217,6 +217,53 @@ fn unknown_fields_and_spellings_survive_at_every_level() {
         Item::Turn { visibility: Visibility::Private, event: Some(raw), .. } if raw.get().contains(r#""x":{"y":1}"#)));
 }
 
+/// Regression: a field of a later version disabled all policies, and what was masked elsewhere was stored in clear.
+#[test]
+fn unknown_fields_beside_settings_are_kept_and_the_settings_hold() {
+    let metadata = json!({
+        "policy": {"redaction": "mask", "future_option": 1, "facts": null},
+        "everturn": {"title": "A trip", "mood": "good"},
+    });
+    let value = json!({"_type":"transcript","version":2,"id":"t","state":"active","metadata":metadata,"messages":[],"events":[],"assets":[]});
+    let imported = round_trip(&value.to_string());
+    let policies: Vec<(&str, &str)> =
+        imported.settings.policy.iter().map(|(name, raw)| (name.as_str(), raw.get())).collect();
+    assert_eq!(policies, [("redaction", "\"mask\"")]);
+    assert_eq!(imported.settings.title, Some(Some("A trip".into())));
+}
+
+/// Earlier versions stored a streamed turn that ended so.
+#[test]
+fn a_turn_that_was_stored_without_a_role_is_written_with_its_own() {
+    let mut log = Log::created(conversation_id(17), Settings::default());
+    log.say(Role::User, r#"{"role":"user","content":"q"}"#);
+    log.say(Role::Assistant, r#"{"content":"done"}"#);
+    let text = log.export();
+    assert_eq!(
+        messages(&text),
+        [r#"{"role":"user","content":"q"}"#, r#"{"role":"assistant","content":"done"}"#]
+    );
+    round_trip(&text);
+}
+
+/// Regression: an earlier version wrote such values and could not read them.
+#[test]
+fn a_message_without_a_role_has_that_of_its_event() {
+    let value = json!({"_type":"transcript","version":2,"id":"t","state":"active","metadata":{},
+        "messages":[{"role":"user","content":"q"},{"content":"done"}],
+        "events":[
+            {"kind":"message","role":"user","visibility":"public","text":"q","blocks":[],"message_index":0},
+            {"kind":"message","role":"assistant","visibility":"public","text":"done","blocks":[],"message_index":1}],
+        "assets":[]});
+    let imported = parse(&value.to_string()).unwrap();
+    assert!(
+        matches!(&imported.items[1], Item::Turn { role: Role::Assistant, message, .. }
+            if message.get() == r#"{"role":"assistant","content":"done"}"#),
+        "{:?}",
+        imported.items
+    );
+}
+
 #[test]
 fn a_message_beyond_any_double_is_kept_and_paired() {
     let text = r#"{"_type":"transcript","version":2,"id":"t","state":"closed","metadata":{},"messages":[{"role":"user","content":"a","n":1e999}],"events":[{"kind":"message","role":"user","visibility":"public","text":"a","blocks":[{"type":"text","text":"a"}]}],"assets":[]}"#;
@@ -297,6 +344,42 @@ fn what_is_wrong_is_said_with_its_place() {
             "$.metadata.retention: \"never\" is not one of full",
         ),
         (with("/metadata", json!({"retention": 5})), "$.metadata.retention: must be a text"),
+        // Regression: one wrong or unknown policy disabled all of them, redaction included.
+        (
+            with("/metadata", json!({"policy": {"redaction": "Mask"}})),
+            "$.metadata.policy.redaction: policy.redaction \"Mask\" is not",
+        ),
+        (
+            with("/metadata", json!({"policy": {"redaction": "mask", "budget": {"max_messages": -4}}})),
+            "$.metadata.policy.budget: policy.budget.max_messages must be",
+        ),
+        (
+            with("/metadata", json!({"everturn": {"title": "t", "ttl": -5}})),
+            "$.metadata.everturn.ttl: must be a number of seconds above 0, not -5",
+        ),
+        (
+            with("/metadata", json!({"everturn": {"participants": "ana"}})),
+            "$.metadata.everturn.participants: must be a list of names",
+        ),
+        (
+            with("/messages", json!([{"role":"user","content":"x","visibility":"Private"}])),
+            "$.messages[0]: the visibility \"Private\" of a block is not public",
+        ),
+        (
+            with(
+                "/messages",
+                json!([{"role":"user","content":[{"type":"text","text":"x","visibility":"Private"}]}]),
+            ),
+            "$.messages[0]: the visibility \"Private\" of a block is not public",
+        ),
+        (
+            with("/messages", json!([{"role":"user","content":"x","audience":"ana"}])),
+            "$.messages[0]: a block has no audience of its own",
+        ),
+        (
+            with("/assets/0", json!({"id":"a","_type":"transcript_asset","data":"!!!","sha256":"00"})),
+            "$.assets[0].sha256: must be the SHA-256",
+        ),
         (with("/messages", json!({})), "$.messages: must be an array"),
         (with("/messages", json!([{"role":"user"}, 5])), "$.messages[1]: must be an object"),
         (with("/messages", json!([{"role":"king"}])), "$.messages[0].role: role \"king\" is not user"),

@@ -136,7 +136,8 @@ pub async fn replace_metadata(
     for (key, _) in texts(&now) {
         metadata.entry(key.clone()).or_insert(Raw::of(&Value::Null)?);
     }
-    Ok(chat.update(Settings { metadata, ..Settings::default() }).await?)
+    // A stricter retention erases what is summarized already, which takes time.
+    Ok(blocking(move || chat.update(Settings { metadata, ..Settings::default() }).wait()).await?)
 }
 
 async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<axum::Json<Value>, Refused> {

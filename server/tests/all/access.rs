@@ -7,7 +7,7 @@ use crate::stage::{Stage, config};
 use crate::tokens::{self, SECRET, jwt_config};
 use everturn::{ConversationHandle, Everturn, Format, NewFact, NewKey, NewStream, NewTurn, Options, Tenant};
 use everturn_core::access::KeyRole;
-use everturn_core::conversation::Settings;
+use everturn_core::conversation::{Retention, Settings};
 use everturn_core::id::{ConversationId, KeyId};
 use everturn_core::time::Timestamp;
 use everturn_server::{Config, Limits};
@@ -360,7 +360,7 @@ async fn only_an_admin_has_the_conversations_of_others_deleted_or_erased() {
     let (_, writer) = key(&store, "acme", KeyRole::Writer);
     let (_, admin) = key(&store, "acme", KeyRole::Admin);
     let id = store.tenant("acme").unwrap().create("theirs").wait().unwrap().id();
-    let stage = Stage::over(store, asking()).await;
+    let stage = Stage::over(store.clone(), asking()).await;
     let change = async |body: serde_json::Value, words: &str| {
         let request = stage.request(Method::PATCH, &format!("/api/v1/conversations/{id}"));
         ask(request.header("content-type", "application/json").body(body.to_string()), Some(words)).await
@@ -369,8 +369,30 @@ async fn only_an_admin_has_the_conversations_of_others_deleted_or_erased() {
         let (status, text) = change(body, &writer).await;
         assert!(status == 403 && text.contains("access.role") && text.contains("admin"), "{status} {text}");
     }
+    // Regression: in the metadata it is the same setting, and was not refused.
+    for word in ["ephemeral", "audit-only"] {
+        let body = json!({"metadata": {"retention": word}});
+        let (status, text) = change(body.clone(), &writer).await;
+        assert!(status == 403 && text.contains("access.role"), "{status} {text}");
+        let over_openai = stage.request(Method::POST, &format!("/v1/conversations/{id}"));
+        let over_openai = over_openai.header("content-type", "application/json").body(body.to_string());
+        let (status, text) = ask(over_openai, Some(&writer)).await;
+        assert!(status == 403 && text.contains("admin"), "{status} {text}");
+        let mut theirs = Stage::over(store.clone(), asking()).await;
+        theirs.bearer(&writer);
+        let arguments = json!({"conversation": id, "metadata": {"retention": word}});
+        let call = json!({"name": "change_conversation", "arguments": arguments});
+        let answer = last(Client::begin(&theirs).await.send("tools/call", call).await).await;
+        assert!(answer.to_string().contains("access.role"), "{answer}");
+        theirs.stop().await;
+    }
+    let now = store.tenant("acme").unwrap().conversation(id).get().unwrap();
+    assert_eq!((now.retention, now.ttl), (Retention::Full, None));
     assert_eq!(change(json!({"ttl": null, "retention": "full", "title": "mine"}), &writer).await.0, 200);
-    assert_eq!(change(json!({"ttl": 3600, "retention": "ephemeral"}), &admin).await.0, 200);
+    assert_eq!(change(json!({"ttl": 3600, "metadata": {"retention": "ephemeral"}}), &admin).await.0, 200);
+    // What is so already may be sent along.
+    let same = json!({"metadata": {"retention": "ephemeral", "note": "n"}});
+    assert_eq!(change(same, &writer).await.0, 200);
     let (status, _) = ask(
         stage
             .request(Method::POST, "/api/v1/conversations")

@@ -70,7 +70,7 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
                 Method::POST,
                 format!("{base}/contexts"),
                 json!({
-                    "token_budget": 10000, "instructions": text, "digests": [{"title": text, "text": text}],
+                    "token_budget": 10000, "model": secret, "instructions": text, "digests": [{"title": text, "text": text}],
                     "input": [{"role": "user", "content": text}],
                 }),
             ),

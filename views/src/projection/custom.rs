@@ -28,8 +28,7 @@ pub(super) fn run<'a>(
     decided: &mut Decided<'a>,
     options: &Options,
 ) -> Result<String, Error> {
-    let projector =
-        options.projector.as_ref().ok_or_else(|| wrong("projector", "is missing; custom needs one"))?;
+    let projector = options.projector()?;
     let given: Vec<&Message> = decided.shown.iter().map(|shown| &*shown.message).collect();
     let mut choice = Choice::read(projector.project(&given)?, given.len())?;
     let before = std::mem::take(&mut decided.shown);

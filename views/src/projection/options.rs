@@ -224,6 +224,15 @@ impl Options {
         Options { projector: Some(Arc::new(projector)), ..Options::policy(Policy::Custom) }
     }
 
+    /// Refuses `custom` without a projector: it could never be run.
+    pub fn check_projector(&self) -> Result<(), Error> {
+        if self.policies.contains(&Policy::Custom) { self.projector().map(drop) } else { Ok(()) }
+    }
+
+    pub(super) fn projector(&self) -> Result<&Arc<dyn Projector>, Error> {
+        self.projector.as_ref().ok_or_else(|| wrong("projector", "is missing; custom needs one"))
+    }
+
     /// Parses a name or an object. A field that no policy knows is an error; a field of another policy is not,
     /// so that one object can serve several. `null` means absent.
     pub fn parse(value: &Value) -> Result<Options, Error> {
