@@ -427,8 +427,7 @@ impl ConversationHandle {
             Err(Error::NotFound(_)) => Ok(None),
             bytes => bytes.map(Some),
         };
-        let checkpoint = self.checkpoint_with_edits(&fold)?.map(|(checkpoint, _)| checkpoint);
-        let summary = checkpoint.map(|checkpoint| checkpoint.handoff_md);
+        let summary = self.summary(&fold)?;
         let summary = if is_redacted { summary.as_deref().map(mask_text) } else { summary };
         let source = transcript::Source {
             conversation: &conversation,

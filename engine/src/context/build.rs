@@ -449,8 +449,7 @@ impl ConversationHandle {
                 (Some(how), None) => {
                     let how = how.clone().redacted(self.redaction()?)?;
                     let how = how.with_scratchpads(&self.scratchpads(fold)?);
-                    let summary = self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
-                    Some(How::Now(Box::new(how), summary))
+                    Some(How::Now(Box::new(how), self.summary(fold)?))
                 }
                 (None, None) => None,
             };
@@ -638,6 +637,11 @@ impl ConversationHandle {
             Some((note, ids)) => Some((with_note(checkpoint.unwrap_or_default(), &note), ids)),
             None => checkpoint.map(|checkpoint| (checkpoint, Vec::new())),
         })
+    }
+
+    /// The transcript's summary: the handoff note of the checkpoint in force, with what was edited since.
+    pub(crate) fn summary(&self, fold: &Fold) -> Result<Option<String>, Error> {
+        Ok(self.checkpoint_with_edits(fold)?.map(|(checkpoint, _)| checkpoint.handoff_md))
     }
 
     fn state_piece(&self, fold: &Fold, version: u32) -> Result<Option<ContextText>, Error> {
