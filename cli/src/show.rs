@@ -64,15 +64,14 @@ pub struct Detail {
 pub struct Called {
     /// Tools, by the ids of the calls: most results do not name theirs.
     pub tools: HashMap<String, String>,
-    /// Calls that were given up, with their turns: a later call may have the same id.
-    pub given_up: Vec<(TurnId, GivenUp)>,
+    /// Calls that were given up.
+    pub given_up: Vec<GivenUp>,
 }
 
 impl Called {
     /// A line about a call that was given up.
     fn given_up(&self, turn: TurnId, id: Option<&str>, name: &str) -> Option<String> {
-        let is_it = |(of, given_up): &&(TurnId, GivenUp)| *of == turn && given_up.is_of(id, name);
-        let (_, given_up) = self.given_up.iter().find(is_it)?;
+        let given_up = self.given_up.iter().find(|given_up| given_up.is_of(Some(turn), id, name))?;
         let why = given_up.reason.as_ref().map(|reason| format!(": {}", one_line(reason)));
         Some(format!("  {DIM}✗ given up{}{DIM:#}\n", why.unwrap_or_default()))
     }

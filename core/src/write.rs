@@ -19,7 +19,7 @@ mod rows;
 
 pub use append::{has_room_for, new_conversation, surely_fits, usage};
 pub use body::{ErasedBody, Learned, StateBody, Summarized, SupersededBody};
-pub use delete::{Deletion, Purge, deletion, needed};
+pub use delete::{Deletion, Purge, deletion, needed, reader};
 pub use erase::{Erasure, checkpoint, copies, learned};
 pub use fold::{fold, move_view};
 pub use lookup::{

@@ -19,12 +19,13 @@ use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
+use everturn_core::approval::ApprovalBody;
 use everturn_core::asset::Asset;
 use everturn_core::budget;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Visibility, kind};
-use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::message;
@@ -428,8 +429,7 @@ impl ConversationHandle {
             Err(Error::NotFound(_)) => Ok(None),
             bytes => bytes.map(Some),
         };
-        let checkpoint = self.checkpoint_with_edits(&fold)?.map(|(checkpoint, _)| checkpoint);
-        let summary = checkpoint.map(|checkpoint| checkpoint.handoff_md);
+        let summary = self.summary(&fold)?;
         let summary = if is_redacted { summary.as_deref().map(mask_text) } else { summary };
         let source = transcript::Source {
             conversation: &conversation,
@@ -526,10 +526,20 @@ impl ConversationHandle {
         problems: &mut Vec<String>,
     ) -> Result<(), Error> {
         let index = &self.shared().journal.index;
-        let turns: Vec<transcript::Item> =
-            value.items.into_iter().filter(|item| matches!(item, transcript::Item::Turn { .. })).collect();
+        let (turns, events): (Vec<transcript::Item>, Vec<transcript::Item>) =
+            value.items.into_iter().partition(|item| matches!(item, transcript::Item::Turn { .. }));
         let new = match self.count_known(existing, &turns, problems)? {
-            Some(known) => turns.into_iter().skip(known).collect(),
+            Some(known) => {
+                let left = self.left_as_it_is(existing, &events)?;
+                if !left.is_empty() {
+                    problems.push(format!(
+                        "{} keeps its own pins, scratchpads and approvals, of which these are not as in the value: {}",
+                        self.id(),
+                        left.join(", ")
+                    ));
+                }
+                turns.into_iter().skip(known).collect()
+            }
             None => Vec::new(),
         };
         let shown: HashSet<String> = new.iter().flat_map(transcript::Item::asset_ids).collect();
@@ -543,6 +553,50 @@ impl ConversationHandle {
         }
         bind_assets(&mut into.drafts);
         into.drafts.iter().try_for_each(Draft::check)
+    }
+
+    /// Pins, scratchpads and approvals that are not here as the events of a value leave them.
+    fn left_as_it_is(
+        &self,
+        existing: &Conversation,
+        events: &[transcript::Item],
+    ) -> Result<Vec<String>, Error> {
+        // By what it is and its name: the value, `None` if it was removed. Approvals that wait have an empty one.
+        let mut told: BTreeMap<(&str, String), Option<serde_json::Value>> = BTreeMap::new();
+        for event in events {
+            let (transcript::Item::Event { kind, .. }, Some(body)) = (event, event.body().transpose()?)
+            else {
+                continue;
+            };
+            let mut body = body;
+            ingest::redact(&mut body, redaction_mode(existing))?;
+            let named = |what| {
+                let PinBody { name, value } = body.read()?;
+                Some(((what, name), value.and_then(|value| value.read())))
+            };
+            let asked = |waits: bool| {
+                let ApprovalBody { approval_id, .. } = body.read()?;
+                Some((("approval", approval_id), waits.then_some(serde_json::Value::Null)))
+            };
+            told.extend(match kind.as_str() {
+                kind::PIN | kind::UNPIN => named("pin"),
+                kind::SCRATCHPAD_SET | kind::SCRATCHPAD_CLEAR => named("scratchpad"),
+                kind::APPROVAL_REQUESTED => asked(true),
+                kind::APPROVAL_RESOLVED => asked(false),
+                _ => None,
+            });
+        }
+        if told.is_empty() {
+            return Ok(Vec::new());
+        }
+        let here = self.state().read()?;
+        let is_here = |((what, name), told): &(&(&str, String), &Option<serde_json::Value>)| match *what {
+            "pin" => here.pins.get(name).and_then(|pin| pin.value.read()) == **told,
+            "scratchpad" => here.scratchpads.get(name).and_then(|pad| pad.value.read()) == **told,
+            _ => here.pending_approvals.iter().any(|waiting| waiting.approval_id == *name) == told.is_some(),
+        };
+        let left = told.iter().filter(|told| !is_here(told));
+        Ok(left.map(|((what, name), _)| format!("{what} {}", clip(name))).collect())
     }
 
     /// Number of a value's turns that are in its conversation already; `None`, with the problem, if it reads differently.

@@ -24,7 +24,6 @@ use crate::provider::{Media, Provider};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, SystemPrompt};
 use everturn_core::event::{Event, Visibility};
-use everturn_core::id::TurnId;
 use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
@@ -56,8 +55,8 @@ pub struct About<'a> {
     pub system_prompt: Option<&'a SystemPrompt>,
     /// Overview of its turns; only [`Style::Html`] shows it.
     pub outline: &'a Outline,
-    /// Tool calls that were given up and have no result, with their turns. Documents for people mark them.
-    pub given_up: &'a [(TurnId, GivenUp)],
+    /// Tool calls that were given up and have no result. Documents for people mark them.
+    pub given_up: &'a [GivenUp],
     /// Source of asset bytes.
     pub media: &'a dyn Media,
 }

@@ -190,6 +190,7 @@ macro_rules! conformance {
             recall_stays_in_its_conversation_and_its_tenant
             what_one_tenant_stores_changes_no_answer_of_another
             a_fork_finds_what_it_inherited
+            what_forks_inherit_from_a_deleted_parent_is_found_under_them
             what_does_not_stand_is_found_only_if_asked_for
             an_open_turn_is_found_when_it_is_said
             what_is_gone_is_not_found

@@ -43,6 +43,9 @@ pub trait RecallIndex: Send + Sync {
     fn scrub(&self, tenant: Option<&TenantName>, bytes_max: Option<u64>) -> Result<bool, Error>;
     /// Drops all indexes. Everything is then unindexed again.
     fn forget(&self) -> Result<(), Error>;
+    /// The conversation under which an event is read: its own, while it lives, then a living fork that inherits it. `None` if
+    /// nobody reads it. The entries of a deleted conversation that its forks read stay in the index under its own id.
+    fn reader(&self, key: &Key, seq: u64) -> Result<Option<ConversationId>, Error>;
 }
 
 /// Events that are not in the index yet.
@@ -142,7 +145,8 @@ pub struct Proposed {
 pub struct Proposal {
     /// Its number in this index.
     pub no: EntryNo,
-    /// The conversation that it was written in; for inherited turns of a fork, the ancestor.
+    /// The conversation that it was written in; for inherited turns of a fork, the ancestor. If that is deleted, the
+    /// conversation in scope, or else a living fork that inherits it.
     pub conversation: ConversationId,
     /// `seq` in that conversation.
     pub seq: u64,
@@ -207,7 +211,7 @@ pub trait VectorSearch: Send + Sync {
 pub struct Unembedded {
     /// Its number in this index.
     pub no: EntryNo,
-    /// The conversation that it was written in.
+    /// The conversation that it was written in; if that is deleted, a living fork that inherits it.
     pub key: Key,
     /// `seq` in that conversation.
     pub seq: u64,

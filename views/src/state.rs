@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
@@ -67,9 +67,9 @@ pub struct Fold {
     pub resolved: Vec<Waiting>,
     /// Calls without a result, and tools that started and did not finish.
     pub tools: Vec<Tool>,
-    /// Calls that were given up and have no result yet.
+    /// Calls that were given up and have no result yet, also those that an edit left out: another may bring them back.
     pub abandoned: Vec<Abandoned>,
-    /// Calls of recent turns that have their result, for an edit that keeps them.
+    /// Calls of recent turns that have their result, for an edit that keeps them or brings them back.
     pub answered: Vec<Tool>,
     /// The checkpoint in force.
     pub checkpoint: Option<CheckpointRef>,
@@ -330,8 +330,8 @@ impl Fold {
             }
             kind::SUPERSEDED => {
                 if let (Some(turn), Some(SupersededBody { by })) = (event.turn, event.read()) {
+                    self.tools.retain(|tool| tool.turn != Some(turn));
                     self.keep_calls(turn, by);
-                    self.forget(turn);
                     self.facts.retain(|fact| fact.turn != Some(turn));
                     self.replace(turn, by);
                 }
@@ -454,7 +454,7 @@ impl Fold {
             };
             if let Some(answered) = self.tools.iter().position(answers) {
                 self.answered.push(self.tools.remove(answered));
-            } else if let Some(revived) = self.abandoned.iter().position(|given_up| answers(&given_up.tool)) {
+            } else if let Some(revived) = self.revived(answers) {
                 self.answered.push(self.abandoned.remove(revived).tool);
             } else if result.id.is_none() && matches!(&self.tools[..], [only] if named(only)) {
                 // Without an id, it belongs to the only call that waits.
@@ -471,6 +471,13 @@ impl Fold {
         }
     }
 
+    /// The abandoned call that a late result answers: of several with its id the nearest, as in prompts.
+    fn revived(&self, answers: impl Fn(&Tool) -> bool) -> Option<usize> {
+        let those = self.abandoned.iter().enumerate().filter(|(_, given_up)| answers(&given_up.tool));
+        let nearest = those.clone().filter(|(_, given_up)| given_up.tool.id.is_some());
+        nearest.max_by_key(|(_, given_up)| given_up.tool.place).or(those.clone().next()).map(|(at, _)| at)
+    }
+
     /// Adds a turn to the recent ones. A streamed turn, or one that replaces another, may belong before turns that
     /// are here already.
     fn insert_recent(&mut self, place: TurnPlace) {
@@ -482,7 +489,8 @@ impl Fold {
         }
     }
 
-    /// Has the calls that an edit keeps answered or given up as they were: their results stand behind the new turn.
+    /// Has the calls that an edit keeps answered or given up as they were: their results stand behind the new turn. So do
+    /// those of calls that it leaves out, for another edit that brings them back.
     fn keep_calls(&mut self, turn: TurnId, by: TurnId) {
         let is_listed = |list: &[TurnPlace]| list.iter().any(|place| place.turn == turn);
         if !is_listed(&self.recent) && !is_listed(&self.aborted) {
@@ -492,8 +500,9 @@ impl Fold {
         let mut kept: Vec<Tool> = self.tools.extract_if(.., |tool| tool.turn == Some(by)).collect();
         let given_up = self.abandoned.iter_mut().map(|abandoned| &mut abandoned.tool);
         for old in self.answered.iter_mut().chain(given_up).filter(|old| old.turn == Some(turn)) {
-            if let Some(at) = kept.iter().position(|new| new.id == old.id && new.name == old.name) {
-                *old = kept.remove(at);
+            match kept.iter().position(|new| new.id == old.id && new.name == old.name) {
+                Some(at) => *old = kept.remove(at),
+                None => old.turn = Some(by),
             }
         }
         self.tools.append(&mut kept);
@@ -567,7 +576,7 @@ impl Fold {
         self
     }
 
-    /// Removes the calls of a superseded, aborted or erased turn.
+    /// Removes the calls of an erased turn.
     fn forget(&mut self, turn: TurnId) {
         self.tools.retain(|tool| tool.turn != Some(turn));
         self.answered.retain(|tool| tool.turn != Some(turn));

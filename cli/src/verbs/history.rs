@@ -160,9 +160,9 @@ fn given_up(
     store: &Client,
     id: ConversationId,
     entries: &[Result<HistoryEntry, Error>],
-) -> Result<Vec<(TurnId, GivenUp)>, Error> {
+) -> Result<Vec<GivenUp>, Error> {
     let shown = entries.iter().flatten().filter_map(|entry| match entry {
-        HistoryEntry::Turn(turn) => Some(((turn.id, turn.seq), turn.value()?)),
+        HistoryEntry::Turn(turn) => Some(((turn.id, turn.place), turn.value()?)),
         HistoryEntry::Event(_) => None,
     });
     let (turns, messages): (Vec<(TurnId, u64)>, Vec<Value>) = shown.unzip();
@@ -180,9 +180,15 @@ fn given_up(
         };
         for event in &page.data {
             let Some(AbandonedBody { tool_call_id, tool_name, reason, .. }) = event.read() else { continue };
-            let given_up = GivenUp { id: tool_call_id, name: tool_name.unwrap_or_default(), reason };
-            let calls = unanswered.iter().filter(|call| given_up.is_of(call.id, call.name));
-            found.extend(calls.map(|call| (turns[call.message].0, given_up.clone())));
+            let name = tool_name.unwrap_or_default();
+            let given_up = GivenUp { turn: None, id: tool_call_id, name, reason };
+            // The last one before: a later call may have the same id.
+            let is_it = |call: &&&pairing::Call| {
+                let (turn, place) = turns[call.message];
+                place < event.seq && given_up.is_of(Some(turn), call.id, call.name)
+            };
+            let call = unanswered.iter().filter(is_it).max_by_key(|call| turns[call.message].1);
+            found.extend(call.map(|call| GivenUp { turn: Some(turns[call.message].0), ..given_up.clone() }));
         }
         from = page.next.and_then(|next| next.parse().ok());
     }

@@ -4,7 +4,7 @@ use super::lookup::{Fork, Lookup, Traces};
 use crate::Error;
 use crate::chain::Hash;
 use crate::conversation::Tombstone;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Rows that a deletion changes and removes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +67,27 @@ pub fn needed<E>(conversation: u64, mut forks: impl FnMut(u64) -> Result<Vec<For
     Ok(needed)
 }
 
+/// A living fork that reads an event of a deleted conversation, the first of the nearest; `None` if none does.
+pub fn reader<E>(
+    conversation: u64,
+    seq: u64,
+    mut forks: impl FnMut(u64) -> Result<Vec<Fork>, E>,
+) -> Result<Option<u64>, E> {
+    let mut seen = BTreeSet::from([conversation]);
+    let mut deleted = VecDeque::from([conversation]);
+    while let Some(parent) = deleted.pop_front() {
+        for fork in forks(parent)?.into_iter().filter(|fork| fork.at_seq >= seq) {
+            if !fork.deleted {
+                return Ok(Some(fork.conversation));
+            }
+            if seen.insert(fork.conversation) {
+                deleted.push_back(fork.conversation);
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// The hashes that no asset uses once the assets with these hashes are gone.
 pub(super) fn released<T: Traces + ?Sized>(hashes: Vec<Hash>, lookup: &T) -> Result<Vec<Hash>, Error> {
     let mut going: BTreeMap<Hash, u64> = BTreeMap::new();
@@ -107,6 +128,17 @@ mod tests {
         ];
         for (rows, expected) in cases {
             assert_eq!(needed_of_1(rows), Ok(expected), "{rows:?}");
+            let reader_of_1 = |seq| {
+                reader(1, seq, |parent| {
+                    let forks = rows.iter().filter(|row| row.1 == parent);
+                    let fork = |row: &Row| Fork { conversation: row.0, at_seq: row.2, deleted: row.3 };
+                    Ok::<_, ()>(forks.map(fork).collect())
+                })
+            };
+            // What is needed has a reader, and it lives.
+            let lives = |no| rows.iter().any(|row| row.0 == no && !row.3);
+            assert!(expected == 0 || reader_of_1(expected).unwrap().is_some_and(lives), "{rows:?}");
+            assert_eq!(reader_of_1(expected + 1), Ok(None), "{rows:?}");
         }
     }
 }

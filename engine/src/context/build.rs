@@ -54,8 +54,9 @@ const ATTEMPTS: usize = 4;
 /// only fields that it knows, and participants are not told of calls whose result was edited away; since version 9, a
 /// checkpoint that is too large keeps constraints longest and uses the room that it has, fields of other APIs are not passed
 /// on, and blocks that the provider does not know are shown as the text in them; since version 10, calls and results that
-/// lost each other by an edit take no room, and participants are not told of them.
-pub(super) const RENDERER_VERSION: u32 = 10;
+/// lost each other by an edit take no room, and participants are not told of them; since version 11, a call is not given up
+/// because an earlier one with its id was.
+pub(super) const RENDERER_VERSION: u32 = 11;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
@@ -448,8 +449,7 @@ impl ConversationHandle {
                 (Some(how), None) => {
                     let how = how.clone().redacted(self.redaction()?)?;
                     let how = how.with_scratchpads(&self.scratchpads(fold)?);
-                    let summary = self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
-                    Some(How::Now(Box::new(how), summary))
+                    Some(How::Now(Box::new(how), self.summary(fold)?))
                 }
                 (None, None) => None,
             };
@@ -472,7 +472,7 @@ impl ConversationHandle {
             };
         }
         is_public &= projection.as_ref().is_none_or(|body| body.audience.is_none());
-        material.tail = answer_abandoned(material.tail, &self.given_up(fold)?, family)?;
+        material.tail = answer_abandoned(material.tail, &self.given_up(fold, version)?, family)?;
         if let Some(from) = options.input_from {
             material.input.splice(..0, take_input(&mut material.tail, from));
         }
@@ -587,17 +587,23 @@ impl ConversationHandle {
     }
 
     /// Abandoned calls of the messages view.
-    fn given_up(&self, fold: &Fold) -> Result<Vec<GivenUp>, Error> {
+    fn given_up(&self, fold: &Fold, version: u32) -> Result<Vec<GivenUp>, Error> {
         let (start, _) = view_start(fold.checkpoint, fold.budget);
-        let shown = fold.abandoned.iter().filter(|abandoned| abandoned.tool.place > start);
-        shown.map(|abandoned| self.read_given_up(abandoned)).collect()
+        let shown = fold.abandoned.iter().filter(|abandoned| {
+            abandoned.tool.place > start && (version < 11 || abandoned.tool.turn.is_some())
+        });
+        let read = |abandoned| {
+            let given_up = self.read_given_up(abandoned)?;
+            Ok(GivenUp { turn: given_up.turn.filter(|_| version >= 11), ..given_up })
+        };
+        shown.map(read).collect()
     }
 
     /// An abandoned call, with the reason.
     pub(crate) fn read_given_up(&self, Abandoned { tool, seq }: &Abandoned) -> Result<GivenUp, Error> {
         let body = self.abandoned_body(*seq)?;
         let reason = body.and_then(|body| body.reason);
-        Ok(GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason })
+        Ok(GivenUp { turn: tool.turn, id: tool.id.clone(), name: tool.name.clone(), reason })
     }
 
     /// The event that gave a call up; the one that is due where there is none yet.
@@ -631,6 +637,11 @@ impl ConversationHandle {
             Some((note, ids)) => Some((with_note(checkpoint.unwrap_or_default(), &note), ids)),
             None => checkpoint.map(|checkpoint| (checkpoint, Vec::new())),
         })
+    }
+
+    /// The transcript's summary: the handoff note of the checkpoint in force, with what was edited since.
+    pub(crate) fn summary(&self, fold: &Fold) -> Result<Option<String>, Error> {
+        Ok(self.checkpoint_with_edits(fold)?.map(|(checkpoint, _)| checkpoint.handoff_md))
     }
 
     fn state_piece(&self, fold: &Fold, version: u32) -> Result<Option<ContextText>, Error> {

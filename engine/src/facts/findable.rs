@@ -15,20 +15,16 @@ use std::collections::BTreeSet;
 
 impl Shared {
     /// Changes that an event makes to the indexed facts. The index holds facts under the conversation in which they
-    /// were written: a fork finds inherited facts there.
-    pub fn fact_changes(&self, key: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
-        let changes = match event.kind.as_str() {
+    /// were written: a fork finds inherited facts there. The log is read in `place`: there, or in a fork of it.
+    pub fn fact_changes(&self, place: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
+        let key = Key { tenant: place.tenant.clone(), id: event.conversation };
+        match event.kind.as_str() {
             kind if kind::is_fact(kind) => {
-                self.findable_facts(key, event.seq).map(|facts| stated_changes(key, event, &facts))
+                self.findable_facts(place, event.seq).map(|facts| stated_changes(&key, event, &facts))
             }
-            kind::SUPERSEDED => self.forgotten(key, event.seq, []),
-            kind::ERASED => self.erased_facts(key, event),
-            _ => return Ok(Vec::new()),
-        };
-        match changes {
-            // Deleted since: all its entries are removed together.
-            Err(Error::NotFound(_)) => Ok(Vec::new()),
-            changes => changes,
+            kind::SUPERSEDED => self.forgotten(&key, place, event.seq, []),
+            kind::ERASED => self.erased_facts(&key, place, event),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -53,7 +49,7 @@ impl Shared {
     }
 
     /// Facts learned from erased turns are erased too, wherever they were stated.
-    fn erased_facts(&self, key: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
+    fn erased_facts(&self, key: &Key, read_in: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
         let body: Option<ErasedBody> = event.read();
         let learned = body.map(|body| body.learned).unwrap_or_default();
         let mut changes = Vec::new();
@@ -62,15 +58,15 @@ impl Shared {
         for conversation in places {
             let ids = learned.iter().filter(|one| one.conversation == conversation).map(|one| one.fact);
             let place = Key { tenant: key.tenant.clone(), id: conversation };
-            let through = match conversation == key.id {
-                true => event.seq,
+            let (read_in, through) = match conversation == key.id {
+                true => (read_in, event.seq),
                 false => match self.journal.index.conversation(&place) {
-                    Ok(conversation) => conversation.head.seq,
+                    Ok(conversation) => (&place, conversation.head.seq),
                     Err(Error::NotFound(_)) => continue,
                     Err(error) => return Err(error),
                 },
             };
-            changes.extend(self.forgotten(&place, through, ids)?);
+            changes.extend(self.forgotten(&place, read_in, through, ids)?);
         }
         Ok(changes)
     }
@@ -79,11 +75,12 @@ impl Shared {
     fn forgotten(
         &self,
         key: &Key,
+        read_in: &Key,
         through: u64,
         ids: impl IntoIterator<Item = FactId>,
     ) -> Result<Vec<IndexChange>, Error> {
         let mut candidates: BTreeSet<FactId> = ids.into_iter().collect();
-        for event in self.statements_at(key, through.saturating_sub(1))? {
+        for event in self.statements_at(read_in, through.saturating_sub(1))? {
             if event.conversation == key.id {
                 candidates.insert(FactId(event.id.0));
                 candidates.extend(fact::stated_by(&event));
@@ -92,7 +89,7 @@ impl Shared {
         if candidates.is_empty() {
             return Ok(Vec::new());
         }
-        let facts = self.findable_facts(key, through)?;
+        let facts = self.findable_facts(read_in, through)?;
         let gone = candidates.into_iter().filter(|id| !facts.iter().any(|(fact, _)| fact.id == *id));
         let mut changes: Vec<IndexChange> =
             gone.map(|id| IndexChange::Remove { key: key.clone(), id: EntryId::Fact(id) }).collect();

@@ -284,6 +284,30 @@ fn changes_of(
     changes: &mut Vec<IndexChange>,
 ) -> Result<(), Error> {
     let key = Key { tenant: tenant.clone(), id: event.conversation };
+    let before = changes.len();
+    match changes_read_in(shared, &key, event, changes) {
+        // Deleted since; a fork may still read it.
+        Err(Error::NotFound(_)) => {
+            let Some(id) = shared.recall.store.reader(&key, event.seq)? else { return Ok(()) };
+            changes.truncate(before);
+            match changes_read_in(shared, &Key { id, ..key }, event, changes) {
+                Err(Error::NotFound(_)) => Ok(()),
+                read => read,
+            }
+        }
+        read => read,
+    }
+}
+
+/// The same, read in its conversation or in a fork of it.
+fn changes_read_in(
+    shared: &Shared,
+    place: &Key,
+    event: &Event,
+    changes: &mut Vec<IndexChange>,
+) -> Result<(), Error> {
+    let tenant = &place.tenant;
+    let key = Key { tenant: tenant.clone(), id: event.conversation };
     match event.kind.as_str() {
         kind::MESSAGE | kind::TOOL_RESULT => {
             let entries = Turn::begun(event).map(|turn| IndexEntry::all_of_turn(tenant, &turn, None));
@@ -292,14 +316,13 @@ fn changes_of(
         }
         kind if kind::ends_turn(kind) => {
             let Some(id) = event.turn else { return Ok(()) };
-            let turn = match shared.journal.index.turn_in(&key, id) {
-                Err(Error::NotFound(_)) => return Ok(()),
+            let turn = match shared.journal.index.turn_in(place, id) {
                 // A damaged turn cannot be indexed, and must not keep the rest from being indexed.
                 Err(error @ Error::Corrupt(_)) => {
                     tracing::warn!(%error, "not indexed");
                     return Ok(());
                 }
-                turn => turn?,
+                turn => Turn { conversation: key.id, ..turn? },
             };
             let fallen = (kind == kind::ABORTED).then_some(event.seq);
             let entries = IndexEntry::all_of_turn(tenant, &turn, fallen).into_iter();
@@ -320,7 +343,7 @@ fn changes_of(
         }
         _ => {}
     }
-    changes.extend(shared.fact_changes(&key, event)?);
+    changes.extend(shared.fact_changes(place, event)?);
     Ok(())
 }
 

@@ -5,10 +5,11 @@ use crate::context::StoredMedia;
 use crate::conversation::{ConversationHandle, HistoryEntry, HistoryQuery};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
-use everturn_core::id::{TurnId, clip};
+use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::message::{self, Part};
+use everturn_core::pairing;
 use everturn_core::redaction::mask_text;
 use everturn_core::turn::{Role, Successor, Turn};
 use everturn_formats::provider::{Media, NoMedia, Provider};
@@ -133,6 +134,17 @@ fn calls(turn: &Turn) -> bool {
         && turn.value().is_some_and(|message| message::parts(&message).iter().any(is_call))
 }
 
+/// The messages that stand for the results of a turn's abandoned calls.
+fn results_of(turn: &Turn, given_up: &[GivenUp]) -> Result<Vec<Raw>, Error> {
+    let message = turn.value();
+    let pairs = pairing::pair(&message);
+    let of = |given_up: &&GivenUp| {
+        let mut calls = pairs.calls.iter().filter(|call| call.result.is_none());
+        calls.any(|call| given_up.is_of(Some(turn.id), call.id, call.name))
+    };
+    given_up.iter().filter(of).map(|given_up| Raw::of(&given_up.result())).collect()
+}
+
 impl ConversationHandle {
     /// Writes a conversation in any format, page by page. `progress` hears how many events are written.
     pub fn export(
@@ -226,7 +238,7 @@ impl ConversationHandle {
             ..HistoryQuery::default()
         };
         // Read at the first call.
-        let mut given_up: Option<Vec<(TurnId, Raw)>> = None;
+        let mut given_up: Option<Vec<GivenUp>> = None;
         loop {
             let page = self.history(query.clone())?;
             for entry in &page.data {
@@ -237,15 +249,15 @@ impl ConversationHandle {
                         if !calls(turn) {
                             continue;
                         }
-                        let results = match given_up.take() {
-                            Some(results) => results,
-                            None => self.results_of_given_up(&conversation)?,
+                        let all = match given_up.take() {
+                            Some(all) => all,
+                            None => self.all_given_up(&conversation)?,
                         };
-                        for (_, result) in results.iter().filter(|(of, _)| *of == turn.id) {
-                            let message = Some(result.clone());
+                        for result in results_of(turn, &all)? {
+                            let message = Some(result);
                             document.turn(&Turn { role: Role::Tool, message, ..(**turn).clone() })?;
                         }
-                        given_up = Some(results);
+                        given_up = Some(all);
                     }
                     HistoryEntry::Event(event) => document.event(event)?,
                 }
@@ -259,29 +271,29 @@ impl ConversationHandle {
         document.finish()
     }
 
-    /// The messages that stand for the results of abandoned calls, by the turn of the call.
-    fn results_of_given_up(&self, conversation: &Conversation) -> Result<Vec<(TurnId, Raw)>, Error> {
+    /// Abandoned calls of turns.
+    fn all_given_up(&self, conversation: &Conversation) -> Result<Vec<GivenUp>, Error> {
         let fold = self.fold_now(conversation)?;
-        let with_turn = fold.abandoned.iter().filter_map(|abandoned| Some((abandoned.tool.turn?, abandoned)));
-        with_turn
-            .map(|(turn, abandoned)| Ok((turn, Raw::of(&self.read_given_up(abandoned)?.result())?)))
-            .collect()
+        let with_turn = fold.abandoned.iter().filter(|abandoned| abandoned.tool.turn.is_some());
+        with_turn.map(|abandoned| self.read_given_up(abandoned)).collect()
     }
 
-    /// Abandoned calls with their turns. Reasons that only some may read are left out.
+    /// Abandoned calls. Reasons that only some may read are left out.
     fn given_up_for_people(
         &self,
         conversation: &Conversation,
         is_redacted: bool,
-    ) -> Result<Vec<(TurnId, GivenUp)>, Error> {
+    ) -> Result<Vec<GivenUp>, Error> {
         let fold = self.fold_now(conversation)?;
         let mut all = Vec::new();
         for Abandoned { tool, seq } in &fold.abandoned {
-            let Some(turn) = tool.turn else { continue };
+            if tool.turn.is_none() {
+                continue;
+            }
             let body = self.abandoned_body(*seq)?;
             let reason = body.filter(|body| body.reason_for.is_none()).and_then(|body| body.reason);
             let reason = if is_redacted { reason.as_deref().map(mask_text) } else { reason };
-            all.push((turn, GivenUp { id: tool.id.clone(), name: tool.name.clone(), reason }));
+            all.push(GivenUp { turn: tool.turn, id: tool.id.clone(), name: tool.name.clone(), reason });
         }
         Ok(all)
     }

@@ -82,6 +82,71 @@ fn a_call_that_the_provider_ran_itself_waits_for_no_result() {
     });
 }
 
+/// Regression: the new call had the result "the call was abandoned" in the prompt, while the state said that it waits.
+#[test]
+fn a_call_is_not_given_up_because_an_earlier_one_with_its_id_was() {
+    on_both(|scope| {
+        let id = scope.begin();
+        let chat = scope.conversation(id);
+        scope.say(id, NewTurn::user("Run it."));
+        scope.say(id, calling(&["a"]));
+        chat.state().abandon_tool("a", None, Some("too slow")).unwrap();
+        scope.say(id, NewTurn::user("Again."));
+        scope.say(id, calling(&["a"]));
+        assert_eq!(pending(scope, id), ["a"]);
+        let options = ContextOptions { provider: Provider::OpenaiChat, ..ContextOptions::new(100_000) };
+        let context = chat.contexts().build(&options).unwrap();
+        refused(context.check_asks(), "generate.call_waits", "has no result yet");
+        // A receipt of before shows the prompt as it was sent.
+        let mut old = context.receipt.clone();
+        old.renderer_version = 10;
+        let differs = chat.contexts().replay(&old).unwrap_err();
+        old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
+        let replayed = json!(chat.contexts().replay(&old).unwrap().messages).to_string();
+        assert_eq!(replayed.matches("abandoned (too slow)").count(), 2, "{replayed}");
+        scope.say(id, NewTurn::tool_result("a", "the result"));
+        let text = prompt(scope, id);
+        assert_eq!(text.matches("abandoned (too slow)").count(), 1, "{text}");
+        assert_eq!(text.matches("the result").count(), 1, "{text}");
+        // A late result is of the nearest call.
+        scope.say(id, calling(&["a"]));
+        chat.state().abandon_tool("a", None, Some("too late")).unwrap();
+        scope.say(id, NewTurn::tool_result("a", "at last"));
+        let text = prompt(scope, id);
+        assert!(
+            text.contains("at last") && text.contains("too slow") && !text.contains("too late"),
+            "{text}"
+        );
+    });
+}
+
+/// Regression: the call waited for ever for a result that stood behind it, and held compaction back.
+#[test]
+fn a_call_that_an_undone_edit_brings_back_has_its_result() {
+    on_both(|scope| {
+        let id = scope.begin();
+        let chat = scope.conversation(id);
+        scope.say(id, NewTurn::user("Run them."));
+        let called = scope.say(id, calling(&["a", "b"])).id;
+        scope.say(id, NewTurn::tool_result("a", "done"));
+        chat.state().abandon_tool("b", None, Some("too slow")).unwrap();
+        talk(scope, id, 8);
+        let before = prompt(scope, id);
+        let plain = chat.supersede(called, NewTurn::assistant("No call.")).wait().unwrap().turns.remove(0).id;
+        let exported = || {
+            let mut out = Vec::new();
+            chat.export(Format::OpenaiChat, &mut out, &mut |_| {}).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(!prompt(scope, id).contains("abandoned") && !exported().contains("abandoned"));
+        chat.supersede(plain, calling(&["a", "b"])).wait().unwrap();
+        assert_eq!(pending(scope, id), [""; 0]);
+        assert_eq!(prompt(scope, id), before);
+        assert_eq!(exported().matches("abandoned (too slow)").count(), 1);
+        assert_eq!(chat.compaction().compact(by_hand(2)).unwrap().covers.to_seq, 11, "all but the last two");
+    });
+}
+
 /// Regression: an export ended with the call, which providers refuse, while the context had a result for it.
 #[test]
 fn an_export_for_a_provider_has_a_result_for_a_call_that_was_given_up() {

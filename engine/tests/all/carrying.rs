@@ -392,6 +392,51 @@ fn a_value_with_another_id_is_one_conversation_that_grows() {
     }
 }
 
+/// Regression: a value that had grown left pins, scratchpads and approvals as they were before, without a word.
+#[test]
+fn what_a_grown_value_changes_beside_turns_is_named() {
+    let (_stage, stores) = stores();
+    let (_source, source) = memory();
+    let id = source.begin();
+    let chat = source.conversation(id);
+    let raw = |value: Value| Raw::of(&value).unwrap();
+    source.say(id, NewTurn::user("one"));
+    chat.state().pin("branch", raw(json!("main"))).wait().unwrap();
+    chat.state().pin("key", raw(json!("api_key=sk-proj-a1b2c3d4e5f6g7h8i9j0k1l2m3n4"))).wait().unwrap();
+    chat.append_event("scratchpad.set", None, raw(json!({"name": "plan", "value": 1}))).wait().unwrap();
+    chat.append_event("approval.requested", None, raw(json!({"approval_id": "a1"}))).wait().unwrap();
+    chat.append_event("approval.requested", None, raw(json!({"approval_id": "a2"}))).wait().unwrap();
+    let first = chat.transcript().unwrap();
+    chat.state().pin("branch", raw(json!("release"))).wait().unwrap();
+    chat.append_event("scratchpad.clear", None, raw(json!({"name": "plan"}))).wait().unwrap();
+    chat.append_event("approval.resolved", None, raw(json!({"approval_id": "a1", "state": "approved"})))
+        .wait()
+        .unwrap();
+    source.say(id, NewTurn::user("two"));
+    let grown = chat.transcript().unwrap();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let import = |text: &str| {
+            let imported = scope.import(text.as_bytes(), &mut |_| {}).unwrap();
+            (imported.added, imported.problems)
+        };
+        assert_eq!(import(&first).1, Vec::<String>::new());
+        assert_eq!(import(&first), (0, Vec::new()));
+        let (added, problems) = import(&grown);
+        assert_eq!((added, problems.len()), (1, 1), "{problems:?}");
+        assert!(problems[0].ends_with("value: approval a1, pin branch, scratchpad plan"), "{problems:?}");
+        let there = scope.conversation(id);
+        assert_eq!(there.state().read().unwrap().pins["branch"].value.get(), "\"main\"");
+        there.state().pin("branch", raw(json!("release"))).wait().unwrap();
+        there.append_event("scratchpad.clear", None, raw(json!({"name": "plan"}))).wait().unwrap();
+        there
+            .append_event("approval.resolved", None, raw(json!({"approval_id": "a1", "state": "approved"})))
+            .wait()
+            .unwrap();
+        assert_eq!(import(&grown), (0, Vec::new()));
+    }
+}
+
 /// A value lost how long its content may be kept: what was ephemeral here was kept for ever elsewhere.
 #[test]
 fn retention_and_the_other_settings_are_carried_on() {

@@ -9,6 +9,7 @@ use everturn::{
     RecallOptions, RecallRequest, Tenant,
 };
 use everturn_core::conversation::{Retention, Settings, SystemPrompt};
+use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
@@ -212,6 +213,33 @@ fn an_edit_of_what_a_checkpoint_covers_is_told_until_the_checkpoint_is_made_anew
         // Older receipts say what they said.
         assert_eq!(prompt(&chat.contexts().replay_at(receipt).unwrap()), was);
         assert_eq!(prompt(&chat.contexts().replay_at(edited).unwrap()), prompt(&told));
+    }
+}
+
+/// Regression: the view had the summary from before the edit, while the transcript value and the state told of it.
+#[test]
+fn a_summary_prefix_tells_of_an_edit_of_what_it_covers() {
+    let (_stage, stores) = stores();
+    let options = projection::Options::parse(&json!({"policy": "summary_prefix", "keep_last": 2})).unwrap();
+    for store in stores {
+        let scope = store.tenant("acme").unwrap();
+        let (id, said) = summarized(&scope, Settings::default());
+        let chat = scope.conversation(id);
+        edit(&scope, id, said[2].id, "Please look at src/other.rs.");
+        let view = chat.contexts().project(&options).unwrap();
+        assert!(view.messages[0].get().contains("src/other.rs"), "{:?}", view.messages);
+        let asked = ContextOptions { projection: Some(options.clone()), ..ContextOptions::new(100_000) };
+        let context = chat.contexts().build(&asked).unwrap();
+        assert!(context.messages[0].get().contains("src/other.rs"), "{:?}", context.messages);
+        // A private edit is told to nobody: everyone reads the record of the view.
+        let secret = NewTurn {
+            visibility: Some(Visibility::Private),
+            actor: Some("ana".into()),
+            ..NewTurn::user("Please look at src/secret.rs.")
+        };
+        chat.supersede(said[4].id, secret).wait().unwrap();
+        let view = chat.contexts().project(&options).unwrap();
+        assert!(!view.messages[0].get().contains("src/secret.rs"), "{:?}", view.messages);
     }
 }
 

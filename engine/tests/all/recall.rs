@@ -3,8 +3,8 @@
 use crate::dice::Dice;
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused, until};
 use everturn::{
-    Context, ContextOptions, Everturn, NewStream, NewTurn, Options, RecallOptions, RecallRequest, Recalled,
-    Tenant,
+    Context, ContextOptions, Everturn, NewFact, NewStream, NewTurn, Options, RecallOptions, RecallRequest,
+    Recalled, Tenant,
 };
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -446,6 +446,47 @@ fn streams_forks_and_rebuilds() {
 }
 
 /// A conversation whose tail is far from what was said first.
+/// Regression: a fork no longer found what it had inherited once its parent was deleted, while its history showed it.
+#[test]
+fn a_fork_finds_what_it_inherited_from_a_deleted_parent() {
+    let stage = Stage::new();
+    let on_disk = stage.open();
+    let tenant = on_disk.tenant("default").unwrap();
+    for (store, scope) in [memory(), (on_disk, tenant)] {
+        let id = scope.begin();
+        let chat = scope.conversation(id);
+        scope.say(id, NewTurn::user("the pangolin sleeps here"));
+        let open = chat.open(NewStream::default()).wait().unwrap().id;
+        let said = NewTurn::text(Role::Assistant, "then the pangolin wakes");
+        chat.open_turn(open).commit(said).wait().unwrap();
+        let (subject, predicate, object) = ("pangolin".into(), "eats".into(), "ants".into());
+        chat.facts().add(NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+        let fork = chat.fork(chat.get().unwrap().head.seq).wait().unwrap().id();
+        scope.say(id, NewTurn::user("the pangolin after the fork"));
+        scope.say(fork, NewTurn::user("and more"));
+        indexed(&store);
+        chat.delete("asked").wait().unwrap();
+        for _ in 0..2 {
+            indexed(&store);
+            for options in [RecallOptions::default(), within(fork)] {
+                for mode in [Mode::Lexical, Mode::Hybrid] {
+                    let found = scope.recall("pangolin", &RecallOptions { mode, ..options.clone() }).unwrap();
+                    let turns = found.data.iter().filter(|hit| hit.kind == Kind::Turn);
+                    let mut texts: Vec<String> = turns.map(|hit| hit.snippet.marked("", "")).collect();
+                    texts.sort();
+                    assert_eq!(texts, ["the pangolin sleeps here", "then the pangolin wakes"]);
+                    assert!(found.data.iter().any(|hit| hit.kind == Kind::Fact));
+                    assert!(found.data.iter().all(|hit| hit.conversation == fork), "{found:?}");
+                }
+            }
+            store.rebuild().unwrap();
+        }
+        scope.conversation(fork).delete("asked").wait().unwrap();
+        indexed(&store);
+        assert!(recall(&scope, "pangolin").data.is_empty());
+    }
+}
+
 fn long_ago(scope: &Tenant) -> (ConversationId, everturn_core::turn::Turn) {
     let id = scope.begin();
     let first =

@@ -96,7 +96,7 @@ impl Attachment {
 /// Shows turns, one after the other.
 pub struct Shower<'m> {
     media: &'m dyn Media,
-    given_up: &'m [(TurnId, GivenUp)],
+    given_up: &'m [GivenUp],
     /// Tools of the calls without a result so far: most results do not name theirs.
     called: HashMap<String, String>,
 }
@@ -195,11 +195,9 @@ impl<'m> Shower<'m> {
                 kind => match (part(piece), kind) {
                     (Some(Part::Call { name, arguments, .. }), Kind::Call { call, .. }) => {
                         let call = &pairs.calls[*call];
-                        let is_it = |(of, given_up): &&(TurnId, GivenUp)| {
-                            *of == turn && given_up.is_of(call.id, call.name)
-                        };
+                        let is_it = |given_up: &&GivenUp| given_up.is_of(Some(turn), call.id, call.name);
                         let given_up = self.given_up.iter().find(is_it);
-                        let given_up = given_up.map(|(_, given_up)| given_up.reason.clone());
+                        let given_up = given_up.map(|given_up| given_up.reason.clone());
                         Part::Call { name, arguments, given_up }
                     }
                     (Some(part), _) => part,

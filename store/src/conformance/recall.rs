@@ -20,8 +20,14 @@ fn changes(store: &dyn Backend, tenant: &TenantName, event: &Event) -> Vec<Index
     match event.kind.as_str() {
         kind::MESSAGE | kind::TOOL_RESULT => put(Turn::begun(event), None),
         kind if kind::ends_turn(kind) => {
-            let turn = event.turn.and_then(|id| store.turn_in(&key, id).ok());
-            put(turn, (kind == kind::ABORTED).then_some(event.seq))
+            // A deleted conversation is read in a fork.
+            let reader = store.reader(&key, event.seq).expect("an answer").unwrap_or(key.id);
+            let place = Key { id: reader, ..key.clone() };
+            let turn = event.turn.and_then(|id| store.turn_in(&place, id).ok());
+            put(
+                turn.map(|turn| Turn { conversation: key.id, ..turn }),
+                (kind == kind::ABORTED).then_some(event.seq),
+            )
         }
         kind::SUPERSEDED => {
             let fell = |id| IndexChange::Fell { key, id: EntryId::Turn(id), seq: event.seq };
@@ -319,6 +325,52 @@ pub fn a_fork_finds_what_it_inherited(store: &dyn Backend) {
     done(store, m.delete(&child));
     take_in(store);
     assert_eq!(found(store, &parent, "anchor", &Filter::default()), [""; 0]);
+}
+
+/// What living forks read of a deleted conversation is found under them, also in an index that is made again.
+pub fn what_forks_inherit_from_a_deleted_parent_is_found_under_them(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, child, grandchild) = (m.key(), m.key(), m.key());
+    let (said, open) = (m.say("the pangolin sleeps"), m.open());
+    let ended = m.end(kind::COMMITTED, turn_of(&open), "the pangolin wakes");
+    create(store, &parent, vec![m.created(), said, open, ended]);
+    done(store, m.fork(&child, &parent, 4));
+    done(store, m.fork(&grandchild, &child, 2));
+    append(store, &parent, vec![m.say("the pangolin after the fork")]);
+    take_in(store);
+    let query = TextQuery::parse("pangolin");
+    let hits = |filter: &Filter| {
+        let mut found = store.find_text(&parent.tenant, &query, filter, 9).expect("an answer").found;
+        found.sort_by_key(|hit| hit.seq);
+        found.into_iter().map(|hit| (hit.conversation, hit.seq)).collect::<Vec<_>>()
+    };
+    let (anywhere, of) = (Filter::default(), |key: &Key, seqs: &[u64]| {
+        seqs.iter().map(|seq| (key.id, *seq)).collect::<Vec<_>>()
+    });
+    assert_eq!(hits(&anywhere), of(&parent, &[2, 3, 5]));
+    assert_eq!(hits(&within(&child)), of(&parent, &[2, 3]), "while it lives, what it said is under it");
+    done(store, m.delete(&parent));
+    for _ in 0..2 {
+        take_in(store);
+        assert_eq!(hits(&anywhere), of(&child, &[2, 3]));
+        assert_eq!(hits(&within(&child)), of(&child, &[2, 3]));
+        assert_eq!(hits(&within(&grandchild)), of(&grandchild, &[2]), "under the one in scope");
+        assert_eq!(found(store, &parent, "pangolin", &anywhere).len(), 2, "and it is read there");
+        assert_eq!(store.reader(&parent, 3).expect("an answer"), Some(child.id));
+        store.rebuild().expect("made again");
+    }
+    take_in(store);
+    done(store, m.delete(&child));
+    for _ in 0..2 {
+        take_in(store);
+        assert_eq!(hits(&anywhere), of(&grandchild, &[2]), "a fork of a deleted fork reads through it");
+        assert_eq!(hits(&within(&grandchild)), of(&grandchild, &[2]));
+        assert_eq!(store.reader(&parent, 3).expect("an answer"), None);
+        store.rebuild().expect("made again");
+    }
+    done(store, m.delete(&grandchild));
+    take_in(store);
+    assert_eq!(hits(&anywhere), []);
 }
 
 /// Superseded and aborted turns are returned only with `include_superseded`.

@@ -5,7 +5,7 @@ use crate::recall::{Catalog, Ground};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, TenantName};
-use everturn_core::write::needed;
+use everturn_core::write::{needed, reader};
 use std::collections::BTreeMap;
 
 impl Kept {
@@ -88,6 +88,25 @@ impl Ground for Memory {
             Some(place) if kept.entries[*place].deleted.is_none() => Ok(u64::MAX),
             Some(place) => needed(*place as u64, |conversation| Ok(kept.forks(conversation))),
         }
+    }
+
+    fn readers(
+        &self,
+        tenant: &TenantName,
+        places: &[(ConversationId, u64)],
+    ) -> Result<Vec<Option<ConversationId>>, Error> {
+        let kept = self.kept();
+        let reader = |(id, seq): &(ConversationId, u64)| {
+            let Some(place) = kept.places.get(&Key { tenant: tenant.clone(), id: *id }) else {
+                return Ok(None);
+            };
+            if kept.entries[*place].deleted.is_none() {
+                return Ok(Some(*id));
+            }
+            let reader = reader(*place as u64, *seq, |conversation| Ok(kept.forks(conversation)))?;
+            Ok(reader.map(|reader| kept.entries[reader as usize].conversation.id))
+        };
+        places.iter().map(reader).collect()
     }
 
     fn levels(&self, key: &Key) -> Result<Vec<(ConversationId, u64)>, Error> {

@@ -20,7 +20,7 @@ use crate::{Behind, IndexChange, RecallIndex, Span, Unindexed};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, TenantName};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::write::needed;
 use everturn_views::recall::TERMS_VERSION;
 use std::sync::LazyLock;
@@ -380,5 +380,20 @@ impl RecallIndex for Postgres {
              UPDATE recall_feed SET version = {VERSION}, snapshot = '1:1:'"
         ))?;
         db.commit()
+    }
+
+    fn reader(&self, key: &Key, seq: u64) -> Result<Option<ConversationId>, Error> {
+        let db = self.of(&key.tenant)?;
+        let sql = concat!(
+            "SELECT ",
+            find::reader!(),
+            " FROM conversation_rows c, (SELECT $3::bigint AS seq) e WHERE c.tenant = $1 AND c.id = $2 AND NOT c.replaced"
+        );
+        let row = db.query_one(sql, &[&key.tenant.as_str(), &&key.id.to_bytes()[..], &signed(seq)])?;
+        let id: Option<Option<Vec<u8>>> = row.map(|row| rows::get(&row, 0)).transpose()?;
+        let id = id
+            .flatten()
+            .map(|id| <[u8; 16]>::try_from(id).map_err(|_| rows::wrong("an id of another length")));
+        Ok(id.transpose()?.map(ConversationId::from_bytes))
     }
 }

@@ -57,6 +57,12 @@ pub(crate) trait Ground {
     /// The last `seq` of a conversation that anyone can read: its end if it lives, else as far as its forks
     /// read.
     fn readable_through(&self, key: &Key) -> Result<u64, Error>;
+    /// For [`RecallIndex::reader`], of several events.
+    fn readers(
+        &self,
+        tenant: &TenantName,
+        places: &[(ConversationId, u64)],
+    ) -> Result<Vec<Option<ConversationId>>, Error>;
     /// A conversation and its ancestors, each with the last `seq` visible. Empty if it does not exist.
     fn levels(&self, key: &Key) -> Result<Vec<(ConversationId, u64)>, Error>;
 }
@@ -78,6 +84,23 @@ fn tenant_of(change: &IndexChange) -> &TenantName {
         IndexChange::Fell { key, .. } | IndexChange::Remove { key, .. } => &key.tenant,
         IndexChange::RemoveAt { tenant, .. } => tenant,
     }
+}
+
+/// Puts what was said in deleted conversations under those that still read it: the one in scope, or a living fork.
+fn read_by_forks(
+    ground: &dyn Ground,
+    tenant: &TenantName,
+    filter: &Filter,
+    found: &mut [&mut Proposal],
+) -> Result<(), Error> {
+    let places: Vec<(ConversationId, u64)> =
+        found.iter().map(|found| (found.conversation, found.seq)).collect();
+    for (found, reader) in found.iter_mut().zip(ground.readers(tenant, &places)?) {
+        if reader != Some(found.conversation) {
+            found.conversation = filter.conversation.or(reader).unwrap_or(found.conversation);
+        }
+    }
+    Ok(())
 }
 
 /// Events for an index that lags.
@@ -215,6 +238,10 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
         self.catalog().forget();
         Ok(())
     }
+
+    fn reader(&self, key: &Key, seq: u64) -> Result<Option<ConversationId>, Error> {
+        Ok(self.readers(&key.tenant, &[(key.id, seq)])?.pop().flatten())
+    }
 }
 
 impl<T: Ground + TurnIndex> WordSearch for T {
@@ -229,7 +256,9 @@ impl<T: Ground + TurnIndex> WordSearch for T {
         let catalog = self.catalog();
         let index = catalog.index(tenant);
         let found = catalog.reading(&index, |db| find::by_words(db, &index.common, &scope, query, limit))?;
-        Ok(found.unwrap_or_default())
+        let mut proposed = found.unwrap_or_default();
+        read_by_forks(self, tenant, filter, &mut proposed.found.iter_mut().collect::<Vec<_>>())?;
+        Ok(proposed)
     }
 
     fn neighbours(
@@ -265,6 +294,8 @@ impl<T: Ground + TurnIndex> WordSearch for T {
                 Ok(())
             })?;
         }
+        let mut found: Vec<&mut Proposal> = beside.iter_mut().flatten().map(|(found, _)| found).collect();
+        read_by_forks(self, tenant, filter, &mut found)?;
         Ok(beside)
     }
 }
@@ -309,7 +340,9 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
         let index = catalog.index(tenant);
         let found =
             catalog.reading(&index, |db| vectors::near(db, &index.signs, &scope, model, vector, limit))?;
-        Ok(found.unwrap_or_default())
+        let mut found = found.unwrap_or_default();
+        read_by_forks(self, tenant, filter, &mut found.iter_mut().collect::<Vec<_>>())?;
+        Ok(found)
     }
 
     fn nearness(
@@ -335,14 +368,20 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
         let of = |tenant: &TenantName, first: &[EntryNo]| {
             let index = catalog.index(tenant);
             let waiting = |db: &Connection| vectors::unembedded(db, tenant, model, first, limit);
-            match catalog.reading(&index, |db| Ok((vectors::knows(db, model)?, waiting(db)?)))? {
-                None => Ok(Vec::new()),
-                Some((true, waiting)) => Ok(waiting),
-                Some((false, _)) => catalog.writing(&index, |db| {
-                    vectors::know(db, model)?;
-                    waiting(db)
-                }),
+            let mut found =
+                match catalog.reading(&index, |db| Ok((vectors::knows(db, model)?, waiting(db)?)))? {
+                    None => Vec::new(),
+                    Some((true, waiting)) => waiting,
+                    Some((false, _)) => catalog.writing(&index, |db| {
+                        vectors::know(db, model)?;
+                        waiting(db)
+                    })?,
+                };
+            let places: Vec<_> = found.iter().map(|entry| (entry.key.id, entry.seq)).collect();
+            for (entry, reader) in found.iter_mut().zip(self.readers(tenant, &places)?) {
+                entry.key.id = reader.unwrap_or(entry.key.id);
             }
+            Ok(found)
         };
         if let Some((tenant, first)) = wanted {
             return of(tenant, first);

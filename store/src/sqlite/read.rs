@@ -510,6 +510,16 @@ pub fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
     write::needed(no as u64, |conversation| forks(db, conversation))
 }
 
+/// A living fork that reads an event of a deleted conversation.
+pub fn reader(db: &Connection, no: i64, seq: u64) -> rusqlite::Result<Option<ConversationId>> {
+    let Some(reader) = write::reader(no as u64, seq, |conversation| forks(db, conversation))? else {
+        return Ok(None);
+    };
+    let mut id = db.prepare_cached("SELECT id FROM conversation_rows WHERE no = ?")?;
+    let id: Bytes<16> = id.query_row([signed(reader)], |row| row.get(0))?;
+    Ok(Some(ConversationId::from_bytes(id.0)))
+}
+
 /// Statements of facts in the conversations of a tenant.
 pub fn statements(
     db: &Connection,

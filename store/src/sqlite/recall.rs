@@ -9,7 +9,7 @@ use everturn_core::chain::Hash;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, TenantName};
 use rusqlite::{OptionalExtension, Row, params};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Approximate maximum read at once, so that a few huge turns do not fill the memory.
 const ARRIVED_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -158,6 +158,40 @@ impl Ground for Sqlite {
                 Some((_, false)) => Ok(u64::MAX),
                 Some((no, true)) => Ok(read::needed(db, no)?),
             }
+        })
+    }
+
+    fn readers(
+        &self,
+        tenant: &TenantName,
+        places: &[(ConversationId, u64)],
+    ) -> Result<Vec<Option<ConversationId>>, Error> {
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.reading(|db| {
+            let mut row = db.prepare_cached(
+                "SELECT no, deleted IS NOT NULL FROM conversation_rows WHERE tenant = ? AND id = ?",
+            )?;
+            let mut known: HashMap<ConversationId, Option<(i64, bool)>> = HashMap::new();
+            let mut readers = Vec::with_capacity(places.len());
+            for (id, seq) in places {
+                let found = match known.get(id) {
+                    Some(found) => *found,
+                    None => {
+                        let values = params![tenant.as_str(), Bytes(id.to_bytes())];
+                        let found = row.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+                        known.insert(*id, found);
+                        found
+                    }
+                };
+                readers.push(match found {
+                    None => None,
+                    Some((_, false)) => Some(*id),
+                    Some((no, true)) => read::reader(db, no, *seq)?,
+                });
+            }
+            Ok(readers)
         })
     }
 

@@ -3,6 +3,7 @@
 use super::{ContextMessage, Source};
 use crate::tokens::Family;
 use everturn_core::Error;
+use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
 use serde_json::{Value, json};
@@ -10,6 +11,8 @@ use serde_json::{Value, json};
 /// A tool call that was given up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GivenUp {
+    /// Its turn: a later call may have the same id. `None` stands for any turn, as in prompts before version 11.
+    pub turn: Option<TurnId>,
     /// Id of the call.
     pub id: Option<String>,
     /// Name of the tool.
@@ -19,12 +22,13 @@ pub struct GivenUp {
 }
 
 impl GivenUp {
-    /// Whether it is about this call. One without an id is known by its name.
-    pub fn is_of(&self, id: Option<&str>, name: &str) -> bool {
-        match &self.id {
+    /// Whether it is this call. One without an id is known by its name. A message that a projection made is of no turn.
+    pub fn is_of(&self, turn: Option<TurnId>, id: Option<&str>, name: &str) -> bool {
+        let is_same = match &self.id {
             Some(given_up) => id == Some(given_up),
             None => id.is_none() && self.name == name,
-        }
+        };
+        is_same && (self.turn.is_none() || turn.is_none() || self.turn == turn)
     }
 
     /// The message that stands for its result.
@@ -60,7 +64,8 @@ pub fn answer_abandoned(
     }
     let mut added: Vec<(usize, ContextMessage)> = Vec::new();
     for call in pairs.calls.iter().filter(|call| call.result.is_none()) {
-        let Some(given_up) = given_up.iter().find(|given_up| given_up.is_of(call.id, call.name)) else {
+        let turn = turn_of(&tail[call.message]);
+        let Some(given_up) = given_up.iter().find(|given_up| given_up.is_of(turn, call.id, call.name)) else {
             continue;
         };
         let message = GivenUp { name: call.name.to_string(), ..given_up.clone() }.result();
@@ -83,4 +88,10 @@ pub fn answer_abandoned(
         }
     }
     Ok(answered)
+}
+
+/// The turn of a message.
+fn turn_of(said: &ContextMessage) -> Option<TurnId> {
+    let Source::Ids(ids) = &said.source else { return None };
+    ids.first()?.parse::<EventId>().ok().map(|id| TurnId(id.0))
 }

@@ -194,8 +194,8 @@ impl Account {
                 }
                 let (turn, _) = self.standing.remove(which as usize % self.standing.len());
                 self.about(kind::SUPERSEDED, turn, json!({"by": turn_id(1)}));
+                // What was given up stays so, for an edit that brings it back.
                 self.calls.retain(|(_, _, by, _)| *by != turn);
-                self.abandoned.retain(|(_, by)| *by != turn);
             }
             Step::Pin { name } => {
                 let seq = self.add(kind::PIN, json!({"name": format!("p{name}"), "value": self.seq()}));
@@ -363,7 +363,7 @@ fn a_call_that_an_edit_keeps_is_answered_or_given_up_as_it_was() {
         said = by;
     }
     let wanted: [(&[&str], &[&str]); 4] =
-        [(&["c3"], &["c2"]), (&["c3", "c4"], &["c2"]), (&[], &["c2"]), (&["c3"], &[])];
+        [(&["c3"], &["c2"]), (&["c3", "c4"], &["c2"]), (&[], &["c2"]), (&["c3"], &["c2"])];
     let ends = [3, 5, 7, 9];
     let mut fold = Fold::new();
     for event in events(&account) {
@@ -376,6 +376,32 @@ fn a_call_that_an_edit_keeps_is_answered_or_given_up_as_it_was() {
         }
     }
     assert_eq!(fold.barrier(), Some(1));
+}
+
+/// The result stands behind the turn also while the turn has no call: it waited for ever for the result that it had.
+#[test]
+fn a_call_that_an_edit_brings_back_is_answered_or_given_up_as_it_was() {
+    let calling = |ids: &[&str]| {
+        let call = |id: &&str| json!({"type": "tool_use", "id": id, "name": "run", "input": {}});
+        json!({"message": {"role": "assistant", "content": ids.iter().map(call).collect::<Vec<_>>()}})
+    };
+    let mut account = Account::default();
+    let mut said = account.turn(kind::MESSAGE, Role::Assistant, calling(&["c1", "c2", "c3"]));
+    let result = json!({"role": "tool", "tool_call_id": "c1", "content": "done"});
+    account.turn(kind::TOOL_RESULT, Role::Tool, json!({"message": result}));
+    account.add(kind::TOOL_ABANDONED, json!({"tool_call_id": "c2"}));
+    for ids in [&[][..], &["c9"], &["c1", "c2", "c3"]] {
+        let by = account.turn(kind::MESSAGE, Role::Assistant, calling(ids));
+        account.about(kind::SUPERSEDED, said, json!({"by": turn_id(by)}));
+        said = by;
+    }
+    let mut fold = Fold::new();
+    events(&account).iter().for_each(|event| fold.apply(event));
+    let ids =
+        |tools: Vec<&state::Tool>| tools.into_iter().filter_map(|tool| tool.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(fold.tools.iter().collect()), ["c3"]);
+    assert_eq!(ids(fold.abandoned.iter().map(|given_up| &given_up.tool).collect()), ["c2"]);
+    assert_eq!(fold.abandoned[0].tool.turn, Some(turn_id(said)));
 }
 
 /// Such a turn is not among the recent ones any more, and its results are as old as it is.

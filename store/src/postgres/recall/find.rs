@@ -31,9 +31,26 @@ const BESIDE_EVENTS_MAX: i64 = 50;
 /// After every `seq`.
 const END: i64 = i64::MAX;
 
+/// The conversation under which an entry `e` of the conversation `c` is read: its own, or of a deleted one the nearest living
+/// fork that inherits it.
+macro_rules! reader {
+    () => {
+        "CASE WHEN c.deleted IS NULL THEN c.id ELSE (WITH RECURSIVE f AS (
+             SELECT k.no, k.id, k.deleted, 1 AS depth FROM conversation_rows k
+                 WHERE k.tenant = c.tenant AND k.parent = c.no AND k.parent_seq >= e.seq
+             UNION ALL SELECT k.no, k.id, k.deleted, f.depth + 1 FROM f JOIN conversation_rows k
+                 ON k.tenant = c.tenant AND k.parent = f.no AND k.parent_seq >= e.seq WHERE f.deleted IS NOT NULL)
+             SELECT f.id FROM f WHERE f.deleted IS NULL ORDER BY f.depth, f.no LIMIT 1) END"
+    };
+}
+pub(super) use reader;
+
 /// Number (negative for private entries), conversation, `seq`, kind, id and time.
-pub const FOUND_COLUMNS: &str =
-    "CASE WHEN e.audience IS NULL THEN e.no ELSE -e.no END, c.id, e.seq, e.kind, e.id, e.at";
+pub const FOUND_COLUMNS: &str = concat!(
+    "CASE WHEN e.audience IS NULL THEN e.no ELSE -e.no END, coalesce(",
+    reader!(),
+    ", c.id), e.seq, e.kind, e.id, e.at"
+);
 
 /// The scope of a search, as a condition on `recall_entries e`: its parameters are $1 to $10.
 pub const IN_SCOPE: &str =
@@ -44,7 +61,7 @@ pub const IN_SCOPE: &str =
      AND ($10::bigint IS NULL OR e.at < $10::bigint)";
 
 /// Reads a row that begins with [`FOUND_COLUMNS`].
-pub fn found(row: &Row) -> Result<Proposal, Error> {
+fn found(row: &Row) -> Result<Proposal, Error> {
     Ok(Proposal {
         no: EntryNo(i64::from(rows::get::<i32>(row, 0)?)),
         conversation: ConversationId::from_bytes(rows::bytes(row, 1)?),
@@ -70,11 +87,14 @@ pub struct Searched<'a> {
     filter: &'a Filter,
     /// Conversations, each with the last `seq` in scope, and the one as of which it is read.
     levels: Option<Vec<(i64, u64, u64)>>,
+    /// The conversation in scope. For it and each ancestor: the `seq` after which its events begin, and whether it is deleted.
+    lineage: Option<(ConversationId, Vec<(u64, bool)>)>,
 }
 
 impl<'a> Searched<'a> {
     /// `None` if nothing can be found there.
     pub fn new(db: &Db, tenant: &'a TenantName, filter: &'a Filter) -> Result<Option<Searched<'a>>, Error> {
+        let mut line = None;
         let levels = match filter.conversation {
             None => match &filter.among {
                 None => None,
@@ -102,10 +122,22 @@ impl<'a> Searched<'a> {
                     let cap = level.cap.min(through);
                     (level.no, last.min(cap), cap)
                 };
+                line = Some((id, lineage.levels.iter().map(|level| (level.floor, level.deleted)).collect()));
                 Some(lineage.levels.iter().map(level).collect())
             }
         };
-        Ok(Some(Searched { tenant, filter, levels }))
+        Ok(Some(Searched { tenant, filter, levels, lineage: line }))
+    }
+
+    /// Reads a row that begins with [`FOUND_COLUMNS`]. What the conversation in scope inherits from a deleted one is under it.
+    pub fn found(&self, row: &Row) -> Result<Proposal, Error> {
+        let mut found = found(row)?;
+        if let Some((scope, levels)) = &self.lineage
+            && levels.iter().find(|(floor, _)| found.seq > *floor).is_some_and(|(_, deleted)| *deleted)
+        {
+            found.conversation = *scope;
+        }
+        Ok(found)
     }
 
     /// The parameters of [`IN_SCOPE`].
@@ -383,7 +415,7 @@ impl<'a> Lists<'a> {
             if let Some(words) = rows::get::<Option<String>>(&row, 8)? {
                 self.texts.borrow_mut().insert(no, words);
             }
-            all.push((no, found(&row)?, rows::get::<i32>(&row, 6)?.max(0) as u64));
+            all.push((no, self.scope.found(&row)?, rows::get::<i32>(&row, 6)?.max(0) as u64));
         }
         Ok(all)
     }
@@ -589,7 +621,7 @@ impl WordSearch for Postgres {
         let mut all = vec![Vec::new(); entries.len()];
         for row in db.query(&sql, &refs(&params))? {
             let at = rows::unsigned(&row, 8)? as usize - 1;
-            all[at].push((found(&row)?, rows::unsigned(&row, 7)? as usize));
+            all[at].push((scope.found(&row)?, rows::unsigned(&row, 7)? as usize));
         }
         Ok(all)
     }

@@ -11,7 +11,7 @@ use super::super::migrations;
 use super::super::rows::{self, signed};
 use super::SETTINGS;
 use super::entries::kind_of;
-use super::find::{FOUND_COLUMNS, IN_SCOPE, Lists, Searched, found, number, refs};
+use super::find::{FOUND_COLUMNS, IN_SCOPE, Lists, Searched, number, reader, refs};
 use crate::recall::propose::{COUNTED_ENTRIES_MAX, Matching, Words};
 use crate::{Proposal, Unembedded, VectorSearch};
 use everturn_core::Error;
@@ -278,15 +278,19 @@ impl Postgres {
         let models = Models::of(&db, tenant)?;
         let Some(Model { no: model, .. }) = models.named(model) else { return Ok(Vec::new()) };
         let first: Vec<i32> = first.iter().map(|entry| number(*entry)).collect();
-        let sql = "WITH named AS (SELECT w.entry, n.nth FROM unnest($3::integer[]) WITH ORDINALITY AS n (entry, nth)
+        let sql = concat!(
+            "WITH named AS (SELECT w.entry, n.nth FROM unnest($3::integer[]) WITH ORDINALITY AS n (entry, nth)
                  JOIN recall_waiting w ON w.tenant = $1 AND w.model = $2 AND w.prose = ANY ('{t,f}') AND w.entry = n.entry ORDER BY n.nth LIMIT $4),
              others AS (SELECT w.entry, w.prose FROM recall_waiting w WHERE w.tenant = $1 AND w.model = $2
                  ORDER BY w.prose DESC, w.entry DESC LIMIT $4),
              chosen AS (SELECT entry, nth, true AS prose FROM named
                  UNION ALL SELECT o.entry, NULL, o.prose FROM others o WHERE NOT EXISTS (SELECT 1 FROM named n WHERE n.entry = o.entry))
-             SELECT e.no, c.id, e.seq, e.kind, e.id FROM chosen w JOIN recall_entries e ON e.tenant = $1 AND e.no = w.entry
+             SELECT e.no, coalesce(",
+            reader!(),
+            ", c.id), e.seq, e.kind, e.id FROM chosen w JOIN recall_entries e ON e.tenant = $1 AND e.no = w.entry
              JOIN conversation_rows c ON c.tenant = $1 AND c.no = e.conversation
-             ORDER BY w.nth NULLS LAST, w.prose DESC, w.entry DESC LIMIT $4";
+             ORDER BY w.nth NULLS LAST, w.prose DESC, w.entry DESC LIMIT $4"
+        );
         let found = db.query(sql, &[&tenant.as_str(), model, &first, &signed(limit as u64)])?;
         let entry = |row: &Row| {
             let conversation = ConversationId::from_bytes(rows::bytes(row, 1)?);
@@ -372,7 +376,7 @@ impl VectorSearch for Postgres {
             params.extend(last);
             db.query(&sql, &params)
         };
-        let proposal = |row: &Row| Ok(Proposal { score: -rows::get::<f64>(row, 6)?, ..found(row)? });
+        let proposal = |row: &Row| Ok(Proposal { score: -rows::get::<f64>(row, 6)?, ..scope.found(row)? });
         let away = "v.embedding <#> $12::text::halfvec AS away";
         let of = "recall_vectors v WHERE v.tenant = $1 AND v.model = $11 AND v.embedding IS NOT NULL";
         if let Some(few) = few {
