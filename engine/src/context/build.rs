@@ -54,8 +54,9 @@ const ATTEMPTS: usize = 4;
 /// only fields that it knows, and participants are not told of calls whose result was edited away; since version 9, a
 /// checkpoint that is too large keeps constraints longest and uses the room that it has, fields of other APIs are not passed
 /// on, and blocks that the provider does not know are shown as the text in them; since version 10, calls and results that
-/// lost each other by an edit take no room, and participants are not told of them.
-pub(super) const RENDERER_VERSION: u32 = 10;
+/// lost each other by an edit take no room, and participants are not told of them; since version 11, a recalled message in
+/// which a tool or a program speaks beside a person is split by speaker.
+pub(super) const RENDERER_VERSION: u32 = 11;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
@@ -63,7 +64,11 @@ const EDITS_BYTES: usize = 4 * 1024;
 
 /// The names in a prompt of this version.
 pub(crate) fn names(version: u32) -> Names {
-    if version < 3 { Names::Roles } else { Names::Speakers }
+    match version {
+        ..3 => Names::Roles,
+        3..11 => Names::Speakers,
+        _ => Names::Stretches,
+    }
 }
 
 /// The form of the checkpoint in a prompt of this version.
