@@ -241,7 +241,12 @@ pub fn cursor_text((said, id): (Timestamp, ConversationId)) -> String {
 
 /// Parses such a cursor.
 pub fn cursor(text: &str) -> Result<(Timestamp, ConversationId), Error> {
-    let wrong = || Error::invalid("list.after", "`after` is not the `next` of a page; copy it from there");
+    let wrong = || {
+        Error::invalid(
+            "list.after",
+            "`after` is not the `next` of a page; copy it from there. For a date, use `since`",
+        )
+    };
     let (said, id) = text.split_once('/').ok_or_else(wrong)?;
     Ok((said.parse().map_err(|_| wrong())?, id.parse().map_err(|_| wrong())?))
 }

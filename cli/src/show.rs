@@ -22,7 +22,7 @@ use std::str::FromStr;
 const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
 
-/// Number of characters shown of a folded part.
+/// Number of characters shown of a folded part that is cut.
 const FOLDED_CHARS: usize = 100;
 
 /// A count and its noun.
@@ -147,7 +147,7 @@ fn body(
         let tool = id.and_then(|id| called.tools.get(id)).map(String::as_str).or(name);
         // The head of the turn names the actor.
         let tool = tool.filter(|tool| turn.actor.as_deref() != Some(*tool));
-        folded("←", &format!("{}{text}", tool.map(|tool| format!("{tool}: ")).unwrap_or_default()), full)
+        folded("←", &tool.map(|tool| format!("{tool}: ")).unwrap_or_default(), text, full)
     };
     let mut texts = speech::Texts::default();
     let blocks = message["content"].as_array();
@@ -156,7 +156,7 @@ fn body(
         match part {
             // A program wrote it in the name of a person.
             Part::Text(text) if role == Role::Tool && message["role"] == "user" => {
-                out.push_str(&folded("←", &speech::without_tags(text), full));
+                out.push_str(&folded("←", "", &speech::without_tags(text), full));
             }
             Part::Text(text) if role == Role::Tool => {
                 let (id, name) = (message["tool_call_id"].as_str(), message["name"].as_str());
@@ -166,7 +166,7 @@ fn body(
                 for stretch in texts.stretches(text) {
                     out.push_str(&match stretch.notice {
                         Some(kind) => {
-                            folded("←", &format!("{kind}: {}", speech::without_tags(stretch.text)), full)
+                            folded("←", &format!("{kind}: "), &speech::without_tags(stretch.text), full)
                         }
                         None => indented(stretch.text),
                     });
@@ -174,7 +174,7 @@ fn body(
             }
             Part::Text(text) => out.push_str(&indented(text)),
             Part::Thinking { text, .. } => {
-                out.push_str(&folded("✻", text.unwrap_or("(hidden reasoning)"), full))
+                out.push_str(&folded("✻", "", text.unwrap_or("(hidden reasoning)"), full))
             }
             Part::Call { id, name, arguments } => {
                 if let Some(id) = id {
@@ -182,7 +182,7 @@ fn body(
                 }
                 // A search by the provider itself has its query there.
                 let arguments = arguments.or_else(|| block.get("action"));
-                out.push_str(&folded("→", &call(name, arguments), full));
+                out.push_str(&call(name, arguments, full));
                 out.extend(called.given_up(turn.id, id, name));
             }
             Part::Result { id, name, content } => {
@@ -200,7 +200,7 @@ fn body(
                 let _ = writeln!(out, "  {DIM}▣ {kind}{named}{}{DIM:#}", size.unwrap_or_default());
                 let text = message::text_within(block);
                 if !text.is_empty() {
-                    out.push_str(&folded("│", &text, full));
+                    out.push_str(&folded("│", "", &text, full));
                 }
             }
             // Tools that the provider ran itself.
@@ -209,7 +209,7 @@ fn body(
                 if let Some(id) = block["id"].as_str() {
                     called.tools.insert(id.to_string(), name.to_string());
                 }
-                out.push_str(&folded("→", &call(name, block.get("input")), full));
+                out.push_str(&call(name, block.get("input"), full));
             }
             Part::Other(kind) if kind.ends_with("tool_result") => {
                 let name = kind.strip_suffix("_tool_result");
@@ -217,7 +217,7 @@ fn body(
                 out.push_str(&result(called, block["tool_use_id"].as_str(), name, &text));
             }
             Part::Other(kind) => match message::in_words(block) {
-                Some(words) => out.push_str(&folded("▣", &words, full)),
+                Some(words) => out.push_str(&folded("▣", "", &words, full)),
                 None => {
                     let _ = writeln!(out, "  {DIM}<{}>{DIM:#}", printable(kind));
                 }
@@ -228,9 +228,9 @@ fn body(
 }
 
 /// A tool and the arguments of its call.
-fn call(name: &str, arguments: Option<&Value>) -> String {
+fn call(name: &str, arguments: Option<&Value>, full: bool) -> String {
     let arguments = arguments.map(|value| value.as_str().map_or(value.to_string(), str::to_string));
-    arguments.map_or(name.to_string(), |arguments| format!("{name} {arguments}").trim_end().to_string())
+    folded("→", &format!("{name} "), &arguments.unwrap_or_default(), full)
 }
 
 /// The text in a result's blocks; anything else as JSON.
@@ -255,19 +255,19 @@ fn output(text: &str) -> String {
     }
 }
 
-fn folded(mark: &str, text: &str, full: bool) -> String {
+/// A part on one line, or in full, behind its mark and its label.
+fn folded(mark: &str, label: &str, text: &str, full: bool) -> String {
     if full {
-        return indented(&format!("{mark} {text}"));
+        return indented(format!("{mark} {label}{text}").trim_end());
     }
     let line: Vec<String> = text.lines().map(one_line).filter(|line| !line.is_empty()).collect();
     let line = line.join(" ⏎ ");
-    let start = clipped(&line, FOLDED_CHARS);
-    // Whatever fits on the line is whole.
-    let more = match start == line {
-        true => String::new(),
-        false => format!(" ({}, {})", count(text.lines().count() as u64, "line"), size(text.len() as u64)),
-    };
-    format!("  {DIM}{mark} {start}{more}{DIM:#}\n")
+    let size = format!("({}, {})", count(text.lines().count() as u64, "line"), size(text.len() as u64));
+    let cut = format!("{} {size}", clipped(&line, FOLDED_CHARS));
+    // What is no longer than its beginning and its size is shown whole.
+    let shown = if line.chars().count() <= cut.chars().count() { line } else { cut };
+    let shown = format!("{mark} {}{shown}", printable(label));
+    format!("  {DIM}{}{DIM:#}\n", shown.trim_end())
 }
 
 fn indented(text: &str) -> String {

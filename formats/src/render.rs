@@ -31,6 +31,7 @@ use everturn_core::viewer::without_private;
 use everturn_views::compaction::{self, CompactionBody};
 use everturn_views::context::GivenUp;
 use everturn_views::speech;
+use std::borrow::Cow;
 use std::io::Write;
 
 /// Form of a document.
@@ -103,11 +104,12 @@ impl Outline {
 fn prompt(turn: &Turn) -> Option<String> {
     let public = without_private(turn.message.as_ref()?.get())?;
     let message: serde_json::Value = serde_json::from_str(&public).ok()?;
-    let texts = message::parts(&message).into_iter();
-    let texts: Vec<&str> =
-        texts.filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None }).collect();
-    let text = texts.join(" ");
-    let line = speech::words(&text).ok()?.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut texts = speech::Texts::default();
+    let parts = message::parts(&message).into_iter();
+    let words =
+        parts.filter_map(|part| if let Part::Text(text) = part { texts.words(text).ok() } else { None });
+    let words: Vec<Cow<'_, str>> = words.collect();
+    let line = words.iter().flat_map(|words| words.split_whitespace()).collect::<Vec<_>>().join(" ");
     let cut = line.char_indices().nth(PROMPT_CHARS).map(|(end, _)| format!("{}…", line[..end].trim_end()));
     Some(cut.unwrap_or(line)).filter(|line| !line.is_empty())
 }

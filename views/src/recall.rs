@@ -22,7 +22,7 @@ pub use rank::{Fit, NEIGHBOURS, excess, lift, own_scores};
 pub use score::{Counts, WordFit, has_phrases, score, word_fit};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
-pub use text::{cut, raw_text_of, recalled_text_of, searched_text, text_of, words_of};
+pub use text::{cut, raw_text_of, recalled_stretches, recalled_text_of, searched_text, text_of, words_of};
 use text::{has_prose, is_mixed};
 
 use crate::speech;

@@ -6,6 +6,7 @@ use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn::{Digest, Options, RecallRequest};
 use everturn_api::context::{BuildContext, ContextRequest, RecordContext, ReplayContext};
+use everturn_api::conversations::GetConversation;
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_views::context::Section;
@@ -98,7 +99,8 @@ pub fn run(args: &Args, verb: &Context) -> Result<(), Failure> {
     if verb.show {
         return prompt(&context);
     }
-    output::text(table(&context))?;
+    let turns = store.call(GetConversation { conversation: id.into() })?.turns;
+    output::text(table(&context, turns))?;
     if let Some(seq) = recorded {
         output::text(format!(
             "\nrecorded at #{seq}; again: everturn context {id} --replay {seq}{}",
@@ -153,8 +155,8 @@ fn prompt(context: &everturn::Context) -> Result<(), Failure> {
     context.messages.iter().try_for_each(|message| output::text(message.get()))
 }
 
-/// Sections with their tokens, and what did not fit.
-fn table(context: &everturn::Context) -> String {
+/// Sections with their tokens, and what did not fit, of a conversation with so many turns.
+fn table(context: &everturn::Context, all: u64) -> String {
     let tokens = &context.tokens;
     let mut lines = vec![format!("{:<10} {:>8} {:>6}", "section", "tokens", "parts")];
     for section in Section::ALL {
@@ -170,7 +172,12 @@ fn table(context: &everturn::Context) -> String {
         "total", tokens.used, tokens.budget, context.receipt.tokenizer
     ));
     for left in &context.left_out {
-        let turns = left.turns.map(|turns| format!(", {}", show::count(turns, "turn"))).unwrap_or_default();
+        let turns = match left.turns {
+            Some(turns) => format!(", {}", show::count(turns, "turn")),
+            // Turns that are too old to fit are not read, and so not counted.
+            None if left.lacked_room() => format!(", the rest of {}", show::count(all, "turn")),
+            None => String::new(),
+        };
         lines.push(format!("left out   {}{turns}: {}", left.section, left.reason));
     }
     if let Some(section) = context.cache.first_changed_section {

@@ -28,6 +28,9 @@ pub struct Facts {
 #[derive(Subcommand)]
 enum Verb {
     /// List facts; the default
+    #[command(after_help = "Examples:\n  \
+        everturn facts @last list --all          (with those that were replaced or retracted)\n  \
+        everturn facts @last list --as-of 120 --json")]
     List {
         /// As of this seq
         #[arg(long, value_name = "SEQ")]
@@ -43,6 +46,9 @@ enum Verb {
         after: Option<u64>,
     },
     /// Add a fact by hand
+    #[command(after_help = "Examples:\n  \
+        everturn facts @last add Ana 'lives in' Lisbon\n  \
+        everturn facts @last add Ana 'lives in' Lisbon --confidence 0.8 --actor bob")]
     Add {
         /// Person or thing that it is about
         subject: String,

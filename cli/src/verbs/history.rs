@@ -13,6 +13,8 @@ use everturn_api::turns::ListTurns;
 use everturn_core::error::code;
 use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::turn::Turn;
 use everturn_core::{Error, pairing};
 use everturn_views::context::GivenUp;
 use everturn_views::state::AbandonedBody;
@@ -127,6 +129,11 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     let detail = show::Detail { full: verb.full, ids: verb.ids };
     let given_up = given_up(&store, id, &page.data)?;
     let mut called = show::Called { given_up, ..show::Called::default() };
+    let shown = page.data.iter().flatten().filter_map(|entry| match entry {
+        HistoryEntry::Turn(turn) => Some(&**turn),
+        HistoryEntry::Event(_) => None,
+    });
+    look_back(&store, id, &shown.collect::<Vec<_>>(), &mut called)?;
     for entry in &page.data {
         match entry {
             Ok(HistoryEntry::Turn(turn)) => output::text(show::turn(turn, &assets, detail, &mut called))?,
@@ -193,6 +200,46 @@ fn given_up(
         from = page.next.and_then(|next| next.parse().ok());
     }
     Ok(found)
+}
+
+/// Turns looked through for calls, beside as many as are shown.
+const CALLS_WITHIN: usize = 50;
+
+/// Notes the tools whose results are shown and whose calls are not: these are a little before.
+pub(super) fn look_back(
+    store: &Client,
+    id: ConversationId,
+    shown: &[&Turn],
+    called: &mut show::Called,
+) -> Result<(), Error> {
+    let (seqs, messages): (Vec<u64>, Vec<Value>) =
+        shown.iter().filter_map(|turn| Some((turn.seq, turn.value()?))).unzip();
+    let is_unknown = |result: &&pairing::PairedResult<'_>| {
+        result.call.is_none() && result.id.is_some_and(|id| !called.tools.contains_key(id))
+    };
+    let pairs = pairing::pair(&messages);
+    let Some(last) = pairs.results.iter().filter(is_unknown).map(|result| seqs[result.message]).max() else {
+        return Ok(());
+    };
+    let query = HistoryQuery {
+        before: Some(last),
+        limit: (shown.len() + CALLS_WITHIN).min(PAGE_ENTRIES_MAX),
+        order: Order::Descending,
+        include_superseded: true,
+        ..HistoryQuery::default()
+    };
+    let page = match part(store, id, query) {
+        // Reported where it is shown.
+        Err(error) if is_damage(&error) => return Ok(()),
+        page => page?,
+    };
+    for entry in page.data.into_iter().rev() {
+        let HistoryEntry::Turn(turn) = entry else { continue };
+        for call in pairing::pair([&turn.value().unwrap_or_default()]).calls {
+            called.tools.extend(call.id.map(|id| (id.to_string(), call.name.to_string())));
+        }
+    }
+    Ok(())
 }
 
 fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<HistoryEntry>, Error> {

@@ -12,7 +12,9 @@ use crate::output::{self, Failure};
 use crate::{open as store, show};
 use clap::Args as ClapArgs;
 use everturn::{Format, ImportOptions, Imported};
+use everturn_api::conversations::GetConversation;
 use everturn_core::Error;
+use everturn_core::id::ConversationId;
 use find::{Inputs, find, is_standard_input};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -57,6 +59,9 @@ struct Report {
     path: String,
     #[serde(flatten)]
     imported: Option<Imported>,
+    /// Conversations that an earlier import made of some of its turns.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    contained: Vec<ConversationId>,
     /// Number of files beside it that were attached.
     #[serde(skip_serializing_if = "is_zero")]
     attached: usize,
@@ -88,7 +93,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     for files in joined::join(found.files) {
         let paths: Vec<PathBuf> = files.into_iter().map(|file| file.path).collect();
         let report = one(&store, &paths, false, &bar);
-        if !args.json && (each || !report.is_clean() || report.late() > 0) {
+        if !args.json && (each || !report.is_clean() || report.late() > 0 || !report.contained.is_empty()) {
             bar.suspend(|| match report.error {
                 Some(_) => {
                     anstream::eprintln!("{}", report.text());
@@ -157,7 +162,14 @@ fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> St
 
 /// Imports one file, or several that are read as one. A bad one does not stop the others.
 fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> Report {
-    let mut report = Report { path: shown(paths), imported: None, attached: 0, error: None, left_out: None };
+    let mut report = Report {
+        path: shown(paths),
+        imported: None,
+        contained: Vec::new(),
+        attached: 0,
+        error: None,
+        left_out: None,
+    };
     match take(store, paths, watched, bar) {
         Ok(imported) => report.imported = Some(imported),
         Err(error) if matches!(error.code(), "import.deleted" | "import.archived" | "import.no_turns") => {
@@ -166,6 +178,7 @@ fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> R
         Err(error) => report.error = Some(error.to_string()),
     }
     if let Some(imported) = &mut report.imported {
+        report.contained = contained(store, paths, imported);
         for path in paths {
             match beside::attach(store, path, imported) {
                 Ok(attached) => report.attached += attached,
@@ -174,6 +187,18 @@ fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> R
         }
     }
     report
+}
+
+/// Conversations that an earlier import made of one of these files alone, and in which nothing was said since.
+fn contained(store: &Client, paths: &[PathBuf], imported: &Imported) -> Vec<ConversationId> {
+    let later = paths.iter().skip(1).filter_map(|path| open(std::slice::from_ref(path)).ok());
+    let alone = later.flat_map(|file| dry_run::count(file).0.turns_of);
+    let is_other = |id: &ConversationId| *id != imported.conversation.id && !imported.linked.contains(id);
+    let has_no_more = |(id, turns): &(ConversationId, u64)| {
+        let conversation = store.call(GetConversation { conversation: (*id).into() });
+        is_other(id) && conversation.is_ok_and(|conversation| conversation.turns <= *turns)
+    };
+    alone.filter(has_no_more).map(|(id, _)| id).collect()
 }
 
 fn take(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {
@@ -264,17 +289,26 @@ impl Report {
         let noun =
             if Format::ALL.iter().any(|own| own.as_str() == imported.format) { "event" } else { "line" };
         let mut out = format!(
-            "{}  {} ({}): {} in the file, {}, {} new",
+            "{}  {} ({}): {} in the file, {}, {}",
             imported.conversation.id,
             self.path,
             imported.format,
             show::count(imported.events, noun),
             show::count(imported.turns, "turn"),
-            imported.added,
+            show::count(imported.added, "new event"),
         );
         if imported.late > 0 {
             let late = show::count(imported.late, "turn");
-            out += &format!("\n  {late} said before what was imported earlier: appended at the end");
+            // An earlier beginning gives its own title.
+            let title = show::one_line(show::title(&imported.conversation));
+            out += &format!(
+                "\n  {late} said before what was imported earlier: appended at the end; the title is {title:?}"
+            );
+        }
+        for id in &self.contained {
+            out += &format!(
+                "\n  {id} has the turns of one of these files alone, from an earlier import; `everturn delete {id}` removes it"
+            );
         }
         for linked in &imported.linked {
             out += &format!("\n  also {linked}");

@@ -13,7 +13,7 @@ use everturn_core::conversation::project_name;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Turn;
 use everturn_server::settings::Flag;
-use everturn_views::recall::{Mode, UNRELATED_BELOW, text_of};
+use everturn_views::recall::{Mode, UNRELATED_BELOW, words_of};
 use everturn_views::speech::{self, Speech};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -303,8 +303,9 @@ fn in_context(store: &Client, id: ConversationId, hits: &[&Hit], limit: usize) -
 
 /// A turn around a hit, on one line.
 fn beside(turn: &Turn) -> String {
-    let who = turn.actor.as_deref().map_or(speech::of_turn(turn).name().to_string(), show::one_line);
-    let text = turn.value().map(|message| text_of(&message)).unwrap_or_default();
+    let speech = speech::of_turn(turn);
+    let who = turn.actor.as_deref().map_or(speech.name().to_string(), show::one_line);
+    let text = words_of(turn, &[speech.role]).unwrap_or_default();
     let line = show::one_line(&text);
     let text = show::clipped(&line, CONTEXT_CHARS);
     format!("  {DIM}{who}  #{}  {text}{DIM:#}", turn.seq)

@@ -78,6 +78,7 @@ fn show_event(
             if growing.finish(&turn)? {
                 return Ok(());
             }
+            super::history::look_back(store, id, &[&turn], called)?;
             output::text(show::turn(
                 &turn,
                 &store.call(ListAssets { conversation: id.into() })?.data,

@@ -44,6 +44,7 @@ fn errors_say_what_to_do() {
         (&["list", "--store", "postgres://127.0.0.1:1/x"], "PostgreSQL: error connecting to server"),
         (&["verify", &id, "--head", "xyz"], "\"xyz\" is not a SHA-256 in 64 hexadecimal digits"),
         (&["list", "--after", "nonsense"], "`after` is not the `next` of a page"),
+        (&["list", "--after", "2026-01-01"], "For a date, use `since`"),
     ] {
         let error = shell.refused(args);
         assert!(error.starts_with("error: ") && error.contains(says), "{args:?}: {error}");
@@ -111,7 +112,7 @@ fn files_that_cannot_be_imported_say_why_and_do_not_stop_the_others() {
         "failed  wrong.json: $.messages[0]",
         "failed  newer.json: ",
         "failed  missing.json: cannot open it",
-        "good.jsonl (jsonl): 1 event in the file, 0 turns, 0 new",
+        "good.jsonl (jsonl): 1 event in the file, 0 turns, 0 new events",
     ] {
         let said = if says.starts_with("failed") { &said.err } else { &said.out };
         assert!(said.contains(says), "{says}:\n{said}");

@@ -150,7 +150,7 @@ pages! {
         ["Ana lives in Porto", "Vila Nova de Gaia\n", "from #2", "retracted: only in the evening"];
     the_page_on_generating_runs_as_typed "docs/generate.md" [];
     the_page_on_importing_runs_as_typed "docs/import.md"
-        ["7 lines in the file, 4 turns, 6 new", "1 conversation, 4 turns", "now delete it"];
+        ["7 lines in the file, 4 turns, 6 new events", "1 conversation, 4 turns", "now delete it"];
     the_page_on_the_log_runs_as_typed "docs/log.md" [];
     the_page_on_the_page_runs_as_typed "docs/page.md" [];
     the_page_on_records_runs_as_typed "docs/record.md" [];
@@ -162,7 +162,7 @@ pages! {
     the_page_on_recall_runs_as_typed "docs/recall.md"
         ["Port 8443, we decided.", "fn build_context", "send the parcels by train", "\"vector\":{\"rank\":1",
          "relay listens on port 8443", "# Facts"];
-    the_page_on_servers_runs_as_typed "docs/remote.md" ["What changed?", "2 events in the file, 1 turn, 0 new"];
+    the_page_on_servers_runs_as_typed "docs/remote.md" ["What changed?", "2 events in the file, 1 turn, 0 new events"];
     the_page_on_rest_runs_as_typed "docs/rest.md" ["\"content\":\"hello\"", "event: event"];
     the_page_on_serving_runs_as_typed "docs/serve.md" ["et_", "limits.burst"];
 }

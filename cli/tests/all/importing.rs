@@ -446,6 +446,41 @@ fn a_session_that_goes_on_in_another_file_is_one_conversation() {
     assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 1);
 }
 
+/// A file that was imported alone, before the one that it goes on from, left a conversation that nothing spoke of.
+#[test]
+fn a_conversation_of_a_part_of_a_session_is_named_when_the_whole_comes() {
+    let shell = Shell::new();
+    put(&shell.path("all/a.jsonl"), &[chained("a", 0), chained("a", 1), String::new()].join("\n"));
+    put(&shell.path("all/b.jsonl"), &[chained("b", 2), chained("b", 3), String::new()].join("\n"));
+    let id = |file: &str| {
+        let report = shell.json(&["import", file, "--json"]);
+        report["data"][0]["conversation"]["id"].as_str().unwrap().to_string()
+    };
+    let (first, second) = (id("all/a.jsonl"), id("all/b.jsonl"));
+    assert_ne!(first, second);
+    let said = shell.ok(&["import", "all"]);
+    assert!(said.contains(&format!("everturn delete {second}")), "{said}");
+    // What somebody went on with is more than a part.
+    shell.ok(&["append", &second, "And now?", "--actor", "ana"]);
+    assert!(!shell.ok(&["import", "all"]).contains("everturn delete"));
+}
+
+/// An earlier beginning gives the conversation its title, and the report did not say so.
+#[test]
+fn the_report_of_a_late_piece_names_the_title() {
+    let shell = Shell::new();
+    put(&shell.path("new.jsonl"), &line_at("2026-02-01T00:00:00Z", "s", "n", "First question about kites"));
+    put(&shell.path("old.jsonl"), &line_at("2026-01-01T00:00:00Z", "s", "o", "Even earlier question"));
+    put(&shell.path("newer.jsonl"), &line_at("2026-03-01T00:00:00Z", "s", "p", "And a tail?"));
+    shell.ok(&["import", "new.jsonl"]);
+    // What goes on in another file is no new beginning.
+    shell.ok(&["import", "newer.jsonl"]);
+    assert_eq!(shell.json(&["info", "@last", "--json"])["title"], "First question about kites");
+    let said = shell.ok(&["import", "old.jsonl"]);
+    let late = "1 turn said before what was imported earlier: appended at the end; the title is \"Even earlier question\"";
+    assert!(said.contains(late), "{said}");
+}
+
 /// Regression: the first line of a file with a byte order mark was unreadable where it went on from another file, and a
 /// file was not joined to one if its own first line, or that of the other, began with a mark.
 #[test]

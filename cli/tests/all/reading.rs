@@ -57,6 +57,14 @@ fn a_context_is_a_table_for_people_and_the_prompt_for_programs() {
     {
         assert!(table.contains(line), "{line} is missing:\n{table}");
     }
+    let long: Vec<Value> = (0..200)
+        .map(|n| json!({"role": "user", "content": format!("{n}: {}", "many words ".repeat(20))}))
+        .collect();
+    std::fs::write(shell.path("long.json"), json!(long).to_string()).unwrap();
+    let long = shell.json(&["import", "long.json", "--json"])["data"][0]["conversation"]["id"].clone();
+    let long = long.as_str().unwrap();
+    let table = shell.ok(&["context", long, "--budget", "300"]);
+    assert!(table.contains("left out   tail, the rest of 200 turns: they do not fit"), "{table}");
     let context = shell.json(&["context", &id, "--budget", "1000", "--provider", "openai-chat", "--json"]);
     assert_eq!(context["messages"][0]["role"], "system");
     assert!(context["messages"][0]["content"].as_str().unwrap().contains("- branch: main"));

@@ -296,6 +296,35 @@ fn only_what_is_cut_is_marked_as_cut() {
     let history = shell.ok(&["history", &id]);
     assert!(history.contains("  ← one ⏎ two ⏎ three\n"), "{history}");
     assert!(history.contains("word… (1 line, "), "{history}");
+    // The name of the tool counted, and what was left out could be shorter than the mark for it.
+    let id = shell.new_conversation();
+    let result = |text: &str| json!({"role": "tool", "name": "abcdefghij", "content": text}).to_string();
+    for length in [95, 115, 130] {
+        shell.ok(&["append", &id, "--message", &result(&"k".repeat(length))]);
+    }
+    let history = shell.ok(&["history", &id]);
+    for shown in ["k".repeat(95), "k".repeat(115), format!("{}… (1 line, 130 B)", "k".repeat(100))] {
+        assert!(history.contains(&format!("  ← abcdefghij: {shown}\n")), "{shown} in {history}");
+    }
+}
+
+/// A result whose call was on another page was shown without the name of its tool.
+#[test]
+fn a_result_is_named_where_its_call_is_on_an_earlier_page() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+        "function": {"name": "lookup", "arguments": "{}"}}]});
+    shell.ok(&["append", &id, "--message", &call.to_string()]);
+    let result = json!({"role": "tool", "tool_call_id": "c1", "content": "42"});
+    shell.ok(&["append", &id, "--message", &result.to_string()]);
+    for limit in ["1", "2"] {
+        let history = shell.ok(&["history", &id, "--limit", limit]);
+        assert!(history.contains("  ← lookup: 42\n"), "{history}");
+    }
+    shell.ok(&["append", &id, "Good.", "--actor", "ana"]);
+    let history = shell.ok(&["history", &id, "--after", "2", "--limit", "1"]);
+    assert!(history.contains("  ← lookup: 42\n"), "{history}");
 }
 
 /// "resume it first" named no command; nothing is called so.

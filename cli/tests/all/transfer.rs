@@ -12,8 +12,8 @@ fn an_export_verifies_offline_and_imports_again() {
     let file = file.to_str().unwrap();
     here.ok(&["export", &id, "-o", file]);
     assert_shows!(there.ok(&["verify", file]), @"ok  conv_ID  2 events, head HASH");
-    assert_shows!(there.ok(&["import", file]), @"conv_ID  FOLDER/session.jsonl (jsonl): 2 events in the file, 1 turn, 2 new");
-    assert_shows!(there.ok(&["import", file]), @"conv_ID  FOLDER/session.jsonl (jsonl): 2 events in the file, 1 turn, 0 new");
+    assert_shows!(there.ok(&["import", file]), @"conv_ID  FOLDER/session.jsonl (jsonl): 2 events in the file, 1 turn, 2 new events");
+    assert_shows!(there.ok(&["import", file]), @"conv_ID  FOLDER/session.jsonl (jsonl): 2 events in the file, 1 turn, 0 new events");
     let head = |shell: &Shell| shell.json(&["verify", &id, "--json"])["head"]["hash"].clone();
     assert_eq!(head(&here), head(&there), "the chain is the same");
     let again = here.refused(&["export", &id, "-o", file]);

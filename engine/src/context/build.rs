@@ -55,7 +55,8 @@ const ATTEMPTS: usize = 4;
 /// checkpoint that is too large keeps constraints longest and uses the room that it has, fields of other APIs are not passed
 /// on, and blocks that the provider does not know are shown as the text in them; since version 10, calls and results that
 /// lost each other by an edit take no room, and participants are not told of them; since version 11, a call is not given up
-/// because an earlier one with its id was.
+/// because an earlier one with its id was, and a recalled message in which a tool or a program speaks beside a person is split
+/// by speaker.
 pub(super) const RENDERER_VERSION: u32 = 11;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
@@ -64,7 +65,11 @@ const EDITS_BYTES: usize = 4 * 1024;
 
 /// The names in a prompt of this version.
 pub(crate) fn names(version: u32) -> Names {
-    if version < 3 { Names::Roles } else { Names::Speakers }
+    match version {
+        ..3 => Names::Roles,
+        3..11 => Names::Speakers,
+        _ => Names::Stretches,
+    }
 }
 
 /// The form of the checkpoint in a prompt of this version.

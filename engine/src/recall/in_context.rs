@@ -16,7 +16,9 @@ use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::{is_for_everyone, without_private};
 use everturn_store::TurnQuery;
 use everturn_views::context::{Block, ContextText, Material, Names, Section, Seen, Source, seen_by};
-use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, recalled_text_of, text_of};
+use everturn_views::recall::{
+    Filter, Kind, Mode, raw_text_of, recalled_stretches, recalled_text_of, text_of,
+};
 use everturn_views::speech;
 use std::borrow::Cow;
 
@@ -58,7 +60,7 @@ impl ConversationHandle {
             for hit in hits {
                 let Some(id) = hit.turn else { continue };
                 let turn = self.turn(id)?;
-                let piece = turn_piece(&turn, &options.participants, Names::Speakers);
+                let piece = turn_piece(&turn, &options.participants, Names::Stretches);
                 is_public &= piece.is_none() || is_for_everyone(&turn);
                 material.recalled.extend(piece);
             }
@@ -151,18 +153,30 @@ pub(crate) fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> 
     if seen_by(participants, &[(turn, Some(&message))], names) == [Seen::Hidden] {
         return None;
     }
-    let text = if names == Names::Roles { raw_text_of(&message) } else { recalled_text_of(&message) };
-    let name = names.of(turn, Some(&message)).name();
-    let end = text.floor_char_boundary(RECALLED_BYTES_MAX);
-    let more = if end < text.len() { " …" } else { "" };
-    let who = match &turn.actor {
-        Some(actor) => format!("{actor} ({name})"),
-        None => name.to_string(),
+    let speech = names.of(turn, Some(&message));
+    let stretches = match names {
+        Names::Roles => vec![(None, raw_text_of(&message))],
+        Names::Stretches if speech.role == Role::User => recalled_stretches(&message),
+        Names::Speakers | Names::Stretches => vec![(None, recalled_text_of(&message))],
     };
+    let name = speech.name();
+    let author = turn.actor.as_ref().map_or(name.to_string(), |actor| format!("{actor} ({name})"));
     let at = turn.occurred_at.unwrap_or(turn.created).to_string();
     // To the second: more precision means nothing to a reader.
     let at = at.split('.').next().unwrap_or_default();
-    let text = format!("[{at}Z] {who}:\n{}{more}", &text[..end]);
+    let mut text = format!("[{at}Z] ");
+    let mut room = RECALLED_BYTES_MAX;
+    for (index, (other, said)) in stretches.iter().enumerate() {
+        let end = said.floor_char_boundary(room);
+        room -= end;
+        let gap = if index > 0 { "\n\n" } else { "" };
+        let who = other.unwrap_or(&author);
+        let more = if end < said.len() { " …" } else { "" };
+        text += &format!("{gap}{who}:\n{}{more}", &said[..end]);
+        if end < said.len() {
+            break;
+        }
+    }
     Some(ContextText { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })
 }
 

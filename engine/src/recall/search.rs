@@ -613,14 +613,15 @@ impl Tenant {
         match found.id {
             EntryId::Turn(id) => {
                 let Some(turn) = self.standing_turn(found, id, filter, known)? else { return Ok(None) };
-                let Some(text) = words_of(&turn, &filter.roles) else { return Ok(None) };
+                let role = found_role(&turn, filter, words);
+                let Some(text) = words_of(&turn, &[role]) else { return Ok(None) };
                 let at = turn.occurred_at.unwrap_or(turn.created);
                 let told = hit(Kind::Turn, at, &text);
                 let beside = match beside {
                     Some(beside) => self.snippet_of(beside, filter, words, known)?,
                     None => None,
                 };
-                let role = Some(found_role(&turn, filter, words));
+                let role = Some(role);
                 let place = Some(turn.place).filter(|place| *place != turn.seq);
                 let actor = turn.actor;
                 Ok(Some(Hit { turn: Some(id), place, actor, role, beside, ..told }))
@@ -643,7 +644,7 @@ impl Tenant {
     ) -> Result<Option<Snippet>, Error> {
         let EntryId::Turn(id) = beside.id else { return Ok(None) };
         let turn = self.standing_turn(beside, id, filter, known)?;
-        let text = turn.and_then(|turn| words_of(&turn, &filter.roles));
+        let text = turn.and_then(|turn| words_of(&turn, &[found_role(&turn, filter, words)]));
         Ok(text.map(|text| snippet(&text, words)))
     }
 

@@ -264,6 +264,14 @@ impl Target {
     fn is_hollow(&self) -> bool {
         !self.has_turns && self.conversation.is_none() && self.writing.is_none()
     }
+
+    /// Whether an entry is a turn behind the beginning of a titled conversation: its words are the first of a file, and not
+    /// of the session.
+    fn goes_on(&self, entry: &Entry) -> bool {
+        let began = self.conversation.as_ref().filter(|it| it.title.is_some()).and_then(|it| it.began);
+        matches!(entry.step, EntryContent::Turn(_))
+            && entry.at.zip(began).is_some_and(|(at, began)| at >= began)
+    }
 }
 
 impl Import<'_> {
@@ -337,7 +345,8 @@ impl Import<'_> {
         if before == Some(entry.key) {
             return Ok(());
         }
-        let (name, key, title) = (entry.name, entry.key, entry.title);
+        let goes_on = self.target(at)?.goes_on(&entry);
+        let (name, key, title) = (entry.name, entry.key, entry.title.filter(|_| !goes_on));
         let waiting = self.target(at)?.batch.bytes;
         match entry.step {
             EntryContent::Turn(said) => {

@@ -86,6 +86,58 @@ fn what_a_program_wrote_into_a_message_of_the_user_is_not_the_users_words() {
     }
 }
 
+/// A message in which a tool or a program speaks beside a person was shown whole as the words of one of them.
+#[test]
+fn everybody_in_a_message_is_named_for_what_they_said() {
+    let (store, scope) = memory();
+    let id = scope.begin();
+    let text = |text: &str| json!({"type":"text","text":text});
+    let opened = "<ide_opened_file>heron.py is open</ide_opened_file>";
+    for content in [
+        json!([{"type":"tool_result","tool_use_id":"t","content":"flamingo on 4711"}, text("Stop, use the pelican.")]),
+        json!([text(opened), text("Explain the stork.")]),
+    ] {
+        let turn = NewTurn::message(json!({"role":"user","content":content}).to_string());
+        scope.say(id, turn.by("ann"));
+    }
+    scope.say(id, NewTurn::user("Thanks."));
+    indexed(&store);
+    let found = |query: &str| {
+        let hits = scope.recall(query, &RecallOptions { mode: Mode::Lexical, ..within(id) }).unwrap().data;
+        hits.into_iter().map(|hit| (hit.role.unwrap(), hit.snippet.text)).collect::<Vec<_>>()
+    };
+    assert_eq!(found("flamingo"), [(Role::Tool, "flamingo on 4711".into())]);
+    assert_eq!(found("pelican"), [(Role::User, "Stop, use the pelican.".into())]);
+    assert_eq!(found("heron.py"), [(Role::Tool, opened.into())]);
+    assert_eq!(found("stork"), [(Role::User, "Explain the stork.".into())]);
+
+    let options = ContextOptions {
+        recall: Some(RecallRequest { turns: 5, facts: 0, query: Some("flamingo stork".into()) }),
+        last_n: Some(1),
+        ..ContextOptions::new(4000)
+    };
+    let conversation = scope.conversation(id);
+    let contexts = conversation.contexts();
+    let prompt = |context: everturn::Context| {
+        context.system.iter().chain(&context.messages).map(Raw::get).collect::<String>()
+    };
+    let context = contexts.build(&options).unwrap();
+    let receipt = context.receipt.clone();
+    let said = prompt(context);
+    for said_by in [
+        "Z] tool:\\nflamingo on 4711\\n\\nann (user):\\nStop, use the pelican.".to_string(),
+        format!("Z] editor state:\\n{opened}\\n\\nann (user):\\nExplain the stork."),
+    ] {
+        assert!(said.contains(&said_by), "{said_by} in {said}");
+    }
+    // A receipt of before that gives back what was sent then.
+    let mut old = everturn::Receipt { renderer_version: 10, ..receipt };
+    let differs = contexts.replay(&old).unwrap_err();
+    old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
+    let before = prompt(contexts.replay(&old).unwrap());
+    assert!(before.contains("ann (user):\\nflamingo on 4711\\nStop"), "{before}");
+}
+
 /// Claude's shape carries what tools answer, and what the program adds, in messages of the user: both were the user's words.
 #[test]
 fn results_and_notices_in_messages_of_the_user_are_not_the_users_words() {

@@ -128,8 +128,9 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let says = |words: [&str; 2]| words.iter().any(|words| text.contains(words));
     if let Some(inner) = text.strip_prefix('[') {
-        let list = says(["\"role\"", "\"type\""]) || text.contains("\"parts\"");
-        return (list && begins_with_object(inner) && !begins_with_event(inner))
+        // A list of whole conversations has these further in.
+        let is_said = names_in(inner).iter().any(|name| ["role", "type", "parts"].contains(name));
+        return (is_said && begins_with_object(inner) && !begins_with_event(inner))
             .then(|| (shape(text), Layout::Value));
     }
     let first = text.lines().next().and_then(|line| Line::parse(line.trim()));
@@ -222,17 +223,18 @@ pub fn unknown(head: &[u8]) -> Error {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Line<'_>>();
     let looks = match values.next() {
         Some(Ok(line)) => {
-            let fields = match line.names().take(FIELDS_MAX).map(shown).collect::<Vec<_>>() {
-                names if names.is_empty() => "without fields".to_string(),
-                names if line.names().count() > FIELDS_MAX => format!("with {}, …", names.join(", ")),
-                names => format!("with {}", names.join(", ")),
-            };
+            let fields = fields(&line.names().collect::<Vec<_>>());
             let whole = text[values.byte_offset()..].trim().is_empty();
             format!("{} {fields}", if whole { "a JSON object" } else { "JSON objects, the first" })
         }
         _ if text.contains(['\0', '\u{fffd}']) => "binary data".to_string(),
-        _ if begins_with_object(text.trim_start_matches('[')) && text.starts_with('[') => {
-            "a JSON list, and not of messages".to_string()
+        _ if let Some(inner) = text.strip_prefix('[').filter(|inner| begins_with_object(inner)) => {
+            let first = serde_json::Deserializer::from_str(inner).into_iter::<Line<'_>>().next();
+            let fields = match first.and_then(Result::ok) {
+                Some(line) => fields(&line.names().collect::<Vec<_>>()),
+                None => fields(&names_in(inner)),
+            };
+            format!("a JSON list of objects, the first {fields}")
         }
         _ if text.starts_with('{') => {
             let names: Vec<String> = names_in(text).into_iter().take(FIELDS_MAX).map(shown).collect();
@@ -258,6 +260,16 @@ pub fn unknown(head: &[u8]) -> Error {
         known.join(", ")
     );
     Error::invalid("import.unknown", text)
+}
+
+/// The fields of an object, by their names.
+fn fields(names: &[&str]) -> String {
+    let shown: Vec<String> = names.iter().copied().take(FIELDS_MAX).map(shown).collect();
+    match names.len() {
+        0 => "without fields".to_string(),
+        ..=FIELDS_MAX => format!("with {}", shown.join(", ")),
+        _ => format!("with {}, …", shown.join(", ")),
+    }
 }
 
 fn shown(text: &str) -> String {

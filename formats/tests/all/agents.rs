@@ -55,7 +55,7 @@ fn kept(read: &Read) -> Vec<&str> {
 
 #[test]
 fn the_content_tells_the_format() {
-    let cases: [(Option<&str>, &str); 31] = [
+    let cases: [(Option<&str>, &str); 32] = [
         (
             Some("claude-code"),
             r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
@@ -107,6 +107,11 @@ fn the_content_tells_the_format() {
             Some("qwen-code"),
             r#"{"uuid":"1","sessionId":"s","type":"user","message":{"parts":[{"text":"x"}]}}{"uuid":"2","sessionId":"s"}"#,
         ),
+        // Whole conversations, as ChatGPT exports them: "gemini without turns".
+        (
+            None,
+            r#"[{"title":"T","mapping":{"a":{"message":{"author":{"role":"user"},"content":{"parts":["hi"]}}}}}]"#,
+        ),
         // A log.
         (None, "[2026-01-01 10:00:00] INFO started {\"type\":\"x\",\"role\":\"user\"}"),
         (None, "[{INFO}] \"role\" \"type\""),
@@ -130,7 +135,11 @@ fn a_file_of_no_known_format_is_described_in_one_short_line() {
         (r#"{"ts":1,"level":"info","msg":"hi"}"#, "a JSON object with \"ts\", \"level\", \"msg\";"),
         ("{\"ts\":1}\n{\"ts\":2}\n", "JSON objects, the first with \"ts\";"),
         ("{}", "a JSON object without fields;"),
-        ("[{\"a\":1}]", "a JSON list, and not of messages;"),
+        ("[{\"a\":1}]", "a JSON list of objects, the first with \"a\";"),
+        (
+            "[{\"title\":\"T\",\"mapping\":{\"a\":{",
+            "a JSON list of objects, the first with \"title\", \"mapping\";",
+        ),
         ("[2026-01-01] INFO", "text that is not JSON, beginning with \"[2026-01-01] INFO\";"),
         ("PK\u{3}\u{4}\0\0", "binary data;"),
         ("{\"a\":{", "a JSON object, long or cut off, with \"a\";"),

@@ -210,6 +210,10 @@ fn the_head_of_a_page_has_project_branch_tokens_and_prompts() {
     say(&mut log, None, Role::User, user("Fix <b>the</b> build.\n\nIt is red."));
     say(&mut log, None, Role::Assistant, counted(1200, Some(30)));
     say(&mut log, None, Role::User, user("<command-name>/clear</command-name>"));
+    // A reminder behind the words was shown with them.
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let reminded = json!([text("Look again."), text("<system-reminder>\nbe brief\n</system-reminder>")]);
+    say(&mut log, None, Role::User, message(json!({"role": "user", "content": reminded})));
     let secret =
         json!({"role": "user", "content": [{"type": "text", "text": "the key", "visibility": "private"}]});
     say(&mut log, None, Role::User, message(secret));
@@ -222,15 +226,16 @@ fn the_head_of_a_page_has_project_branch_tokens_and_prompts() {
         "<dt>Project</dt><dd>/home/ana/&lt;web&gt;</dd>",
         "<dt>Branch</dt><dd>fix/login</dd>",
         "<dt>Tokens</dt><dd>2,500 in, 30 out</dd>",
-        "<summary>2 prompts</summary>",
+        "<summary>3 prompts</summary>",
         "<li><a href=\"#t2\">Fix &lt;b&gt;the&lt;/b&gt; build. It is red.</a></li>",
-        "<li><a href=\"#t7\">And now something long.",
+        "<li><a href=\"#t5\">Look again.</a></li>",
+        "<li><a href=\"#t8\">And now something long.",
         "long. And…</a></li>",
     ] {
         assert!(head.contains(part), "{part} is missing:\n{head}");
     }
     assert!(!page.contains("the key"));
-    for seq in [2, 7] {
+    for seq in [2, 5, 8] {
         assert!(page.contains(&format!("id=\"t{seq}\"")), "#{seq} cannot be reached");
     }
 }

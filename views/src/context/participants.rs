@@ -23,8 +23,10 @@ pub enum Seen {
 pub enum Names {
     /// To the role of the message, as up to version 2 of the renderers.
     Roles,
-    /// To the speaker; see [`speech`].
+    /// To the speaker; see [`speech`]. As up to version 10.
     Speakers,
+    /// The same, and each stretch of a recalled turn to its own.
+    Stretches,
 }
 
 impl Names {
@@ -32,7 +34,7 @@ impl Names {
     pub fn of(self, turn: &Turn, message: Option<&Value>) -> Speech {
         match self {
             Names::Roles => Speech { role: turn.role, notice: None },
-            Names::Speakers => speech::of_said(turn, message),
+            Names::Speakers | Names::Stretches => speech::of_said(turn, message),
         }
     }
 }

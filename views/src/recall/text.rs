@@ -65,8 +65,32 @@ pub fn recalled_text_of(message: &Value) -> String {
     read(message, true, false, Whose::All)
 }
 
-/// The same with JSON in texts of tool results as it is, as it was read up to [`TERMS_VERSION`](super::TERMS_VERSION) 3.
-/// Frozen: prompts of that time are replayed with it.
+/// The same of a person's message, split by speaker: who wrote a text, where it was not the person, and the text.
+/// Frozen: prompts are replayed with it.
+pub fn recalled_stretches(message: &Value) -> Vec<(Option<&'static str>, String)> {
+    let (mut all, mut texts) = (Vec::<(_, String)>::new(), speech::Texts::default());
+    let mut add = |speaker: Option<&'static str>, text: &str| {
+        if all.last().is_none_or(|(last, _)| *last != speaker) {
+            all.push((speaker, String::new()));
+        }
+        all.last_mut().into_iter().for_each(|(_, before)| push(before, text));
+    };
+    for part in message::parts(message) {
+        if let Part::Text(text) = part {
+            texts.stretches(text).iter().for_each(|one| add(one.notice, one.text));
+            continue;
+        }
+        let speaker = matches!(part, Part::Result { .. }).then_some(Role::Tool.as_str());
+        let mut text = String::new();
+        said(&mut text, part, message, true);
+        add(speaker, &text);
+    }
+    all.retain(|(_, text)| !text.is_empty());
+    all
+}
+
+/// The text of a message with JSON in texts of tool results as it is, as it was read up to
+/// [`TERMS_VERSION`](super::TERMS_VERSION) 3. Frozen: prompts of that time are replayed with it.
 pub fn raw_text_of(message: &Value) -> String {
     read(message, false, false, Whose::All)
 }
@@ -89,35 +113,42 @@ fn read(message: &Value, decoded: bool, with_hosted: bool, whose: Whose) -> Stri
             }
             Part::Result { .. } if whose == Whose::Person => {}
             _ if whose == Whose::Others && !matches!(part, Part::Result { .. }) => {}
-            Part::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
-                let mut result = if decoded { String::new() } else { text.to_string() };
-                if decoded {
-                    output(&mut result, text);
-                }
-                push(&mut out, &cut(&result, RESULT_TEXT_BYTES_MAX));
-            }
-            Part::Text(text) => push(&mut out, text),
-            Part::Call { name, arguments, .. } => {
-                push(&mut out, name);
-                if let Some(arguments) = arguments {
-                    values(&mut out, &message::arguments(arguments));
-                }
-            }
-            Part::Result { name, content, .. } => {
-                push(&mut out, name.unwrap_or_default());
-                let mut result = String::new();
-                match content {
-                    Some(content) if decoded => walk(content, &mut |text| output(&mut result, text)),
-                    Some(content) => values(&mut result, content),
-                    None => {}
-                }
-                push(&mut out, &cut(&result, RESULT_TEXT_BYTES_MAX));
-            }
-            Part::Media { label, .. } => push(&mut out, label.unwrap_or_default()),
-            Part::Thinking { .. } | Part::Other(_) => {}
+            part => said(&mut out, part, message, decoded),
         }
     }
     cut(&out, ENTRY_TEXT_BYTES_MAX)
+}
+
+/// The text of one part.
+fn said(out: &mut String, part: Part<'_>, message: &Value, decoded: bool) {
+    match part {
+        Part::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
+            let mut result = if decoded { String::new() } else { text.to_string() };
+            if decoded {
+                output(&mut result, text);
+            }
+            push(out, &cut(&result, RESULT_TEXT_BYTES_MAX));
+        }
+        Part::Text(text) => push(out, text),
+        Part::Call { name, arguments, .. } => {
+            push(out, name);
+            if let Some(arguments) = arguments {
+                values(out, &message::arguments(arguments));
+            }
+        }
+        Part::Result { name, content, .. } => {
+            push(out, name.unwrap_or_default());
+            let mut result = String::new();
+            match content {
+                Some(content) if decoded => walk(content, &mut |text| output(&mut result, text)),
+                Some(content) => values(&mut result, content),
+                None => {}
+            }
+            push(out, &cut(&result, RESULT_TEXT_BYTES_MAX));
+        }
+        Part::Media { label, .. } => push(out, label.unwrap_or_default()),
+        Part::Thinking { .. } | Part::Other(_) => {}
+    }
 }
 
 /// What a tool of the provider was asked for: a search of the web has its query there.

@@ -9,13 +9,13 @@ use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_formats::agents::{self, EntryContent, Opened};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 
 /// Content of one folder in one format.
 #[derive(Default, Serialize)]
-struct Source {
+pub struct Source {
     place: String,
     format: String,
     files: u64,
@@ -24,7 +24,7 @@ struct Source {
     turns: u64,
     bytes: u64,
     #[serde(skip)]
-    ids: HashSet<ConversationId>,
+    pub turns_of: BTreeMap<ConversationId, u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -48,8 +48,8 @@ pub fn run(args: &Args, found: Inputs) -> Result<(), Failure> {
         place.files += files.len() as u64;
         place.turns += counted.turns;
         place.bytes += files.iter().map(|file| file.bytes).sum::<u64>();
-        place.ids.extend(counted.ids);
-        place.conversations = place.ids.len() as u64;
+        place.turns_of.extend(counted.turns_of);
+        place.conversations = place.turns_of.len() as u64;
         place.problems.extend(problem.map(|problem| format!("{}: {problem}", shown(&paths))));
     }
     bar.finish_and_clear();
@@ -66,7 +66,7 @@ pub fn run(args: &Args, found: Inputs) -> Result<(), Failure> {
 }
 
 /// Counts the content of a file, as far as it can be read.
-fn count(source: impl std::io::Read) -> (Source, Option<Error>) {
+pub fn count(source: impl std::io::Read) -> (Source, Option<Error>) {
     let mut counted = Source::default();
     let problem = read(BufReader::new(source), &mut counted).err();
     (counted, problem)
@@ -83,7 +83,7 @@ fn read(source: impl BufRead, counted: &mut Source) -> Result<(), Error> {
         }
     };
     counted.format = reader.format().name().into();
-    let mut told = HashSet::new();
+    let mut told: BTreeMap<usize, u64> = BTreeMap::new();
     let result = loop {
         let entry = match reader.next() {
             None => break Ok(()),
@@ -92,14 +92,14 @@ fn read(source: impl BufRead, counted: &mut Source) -> Result<(), Error> {
         };
         let is_turn = matches!(entry.step, EntryContent::Turn(_));
         let is_kept = matches!(&entry.step, EntryContent::Turn(said) if said.is_oversized());
-        counted.turns += u64::from(is_turn && !is_kept);
+        let turns = u64::from(is_turn && !is_kept);
+        counted.turns += turns;
         // As in an import, a thread without a turn is no conversation, unless it goes on from another.
         if is_turn || reader.threads().get(entry.thread).is_some_and(|thread| thread.branch.is_some()) {
-            told.insert(entry.thread);
+            *told.entry(entry.thread).or_default() += turns;
         }
     };
-    let threads = reader.threads().iter().enumerate();
-    counted.ids.extend(threads.filter(|(at, _)| told.contains(at)).map(|(_, thread)| thread.id));
+    counted.turns_of = told.into_iter().map(|(at, turns)| (reader.threads()[at].id, turns)).collect();
     result
 }
 
