@@ -267,7 +267,7 @@ fn fields(names: &[&str]) -> String {
     let shown: Vec<String> = names.iter().copied().take(FIELDS_MAX).map(shown).collect();
     match names.len() {
         0 => "without fields".to_string(),
-        ..=FIELDS_MAX => format!("with {}", shown.join(", ")),
+        1..=FIELDS_MAX => format!("with {}", shown.join(", ")),
         _ => format!("with {}, …", shown.join(", ")),
     }
 }
