@@ -379,6 +379,15 @@ impl Turn {
         TurnRow::begun(event).map(|row| Turn::read(event.conversation, row, event))
     }
 
+    /// Whether this is a later version of the same message: a file had grown when it was imported again, or was read while
+    /// it was written. The provider was not called again for it, unlike for another answer to the same prompt, which has a
+    /// time of its own.
+    pub fn is_version_of(&self, earlier: &Turn) -> bool {
+        let source = |turn: &Turn| Some((turn.role, turn.adapter.clone()?, turn.occurred_at?));
+        earlier.superseded_by == Some(Successor::Turn(self.id))
+            && source(self).is_some_and(|own| source(earlier) == Some(own))
+    }
+
     /// Combines a row with the event that carries its content (for most turns, the event that began it).
     pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
         let body: TurnBody = content.read().unwrap_or_default();

@@ -11,7 +11,7 @@ use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::Tokens;
+use everturn_core::turn::{Successor, Tokens, Turn};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -152,6 +152,19 @@ impl Counted {
             cost: None,
         };
     }
+
+    /// Takes the tokens of a turn back that a later version of the same message replaced.
+    fn remove(&mut self, turn: &Turn) {
+        let Some(tokens) = turn.tokens else { return };
+        let key = (day(turn.occurred_at.unwrap_or(turn.created)), turn.model.clone());
+        let Some(spent) = self.days.get_mut(&key) else { return };
+        spent.calls = spent.calls.saturating_sub(1);
+        spent.prompt = spent.prompt.saturating_sub(tokens.prompt.unwrap_or_default());
+        spent.completion = spent.completion.saturating_sub(tokens.completion.unwrap_or_default());
+        if spent.calls == 0 {
+            self.days.remove(&key);
+        }
+    }
 }
 
 /// The day of a time, UTC.
@@ -166,9 +179,10 @@ impl Shared {
     fn counted(&self, key: &Key, conversation: &Conversation) -> Result<Counted, Error> {
         let known = self.token_counts.0.lock().get(key).cloned();
         let known = known.filter(|known| known.created == conversation.created);
+        let inherited = conversation.parent.map_or(0, |parent| parent.at_seq);
         let mut counted = known.unwrap_or_else(|| Counted {
             created: conversation.created,
-            through: conversation.parent.map_or(0, |parent| parent.at_seq),
+            through: inherited,
             days: BTreeMap::new(),
             open: HashMap::new(),
         });
@@ -180,7 +194,12 @@ impl Shared {
             if events.is_empty() {
                 break;
             }
-            events.iter().for_each(|event| counted.add(event));
+            for event in &events {
+                counted.add(event);
+                if let Some(turn) = self.replaced(key, event)?.filter(|turn| turn.seq > inherited) {
+                    counted.remove(&turn);
+                }
+            }
         }
         let mut all = self.token_counts.0.lock();
         if all.len() >= REMEMBERED_MAX && !all.contains_key(key) {
@@ -188,6 +207,19 @@ impl Shared {
         }
         all.insert(key.clone(), counted.clone());
         Ok(counted)
+    }
+
+    /// The turn that an event replaces by a later version of the same message.
+    fn replaced(&self, key: &Key, event: &Event) -> Result<Option<Turn>, Error> {
+        let Some(id) = event.turn.filter(|_| event.kind == kind::SUPERSEDED) else { return Ok(None) };
+        let find = |id| match self.journal.index.turn_in(key, id) {
+            Ok(turn) => Ok(Some(turn)),
+            Err(Error::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let Some(turn) = find(id)? else { return Ok(None) };
+        let Some(Successor::Turn(by)) = turn.superseded_by else { return Ok(None) };
+        Ok(find(by)?.filter(|by| by.is_version_of(&turn)).map(|_| turn))
     }
 }
 

@@ -73,6 +73,7 @@ pub struct Outline {
 #[derive(Clone, Debug)]
 struct Prompt {
     seq: u64,
+    place: u64,
     text: String,
 }
 
@@ -80,22 +81,24 @@ struct Prompt {
 const PROMPT_CHARS: usize = 100;
 
 impl Outline {
-    /// Takes note of a turn that stands.
-    pub fn note(&mut self, turn: &Turn) {
-        if !is_said(turn) {
+    /// Takes note of a turn, and of the one that superseded it. What it cost is counted, unless that is a later version of it.
+    pub fn note(&mut self, turn: &Turn, by: Option<&Turn>) {
+        if !is_over(turn) || turn.visibility == Visibility::Private {
             return;
         }
-        if let Some(tokens) = turn.tokens {
+        if let Some(tokens) = turn.tokens.filter(|_| !by.is_some_and(|by| by.is_version_of(turn))) {
             for (sum, more) in
                 [(&mut self.tokens.prompt, tokens.prompt), (&mut self.tokens.completion, tokens.completion)]
             {
                 *sum = more.map(|more| sum.unwrap_or(0).saturating_add(more)).or(*sum);
             }
         }
-        if speech::of_turn(turn).role == Role::User
+        if turn.superseded_by.is_none()
+            && speech::of_turn(turn).role == Role::User
             && let Some(text) = prompt(turn)
         {
-            self.prompts.push(Prompt { seq: turn.seq, text });
+            let at = self.prompts.partition_point(|before| before.place < turn.place);
+            self.prompts.insert(at, Prompt { seq: turn.seq, place: turn.place, text });
         }
     }
 }
@@ -156,9 +159,11 @@ impl<W: Write> Out<W> {
 /// Whether a model call would continue from the turn: it is complete or interrupted, not superseded and
 /// not private.
 fn is_said(turn: &Turn) -> bool {
+    is_over(turn) && turn.superseded_by.is_none() && turn.visibility != Visibility::Private
+}
+
+fn is_over(turn: &Turn) -> bool {
     matches!(turn.status, Status::Complete | Status::Interrupted)
-        && turn.superseded_by.is_none()
-        && turn.visibility != Visibility::Private
 }
 
 /// Time of the turn.

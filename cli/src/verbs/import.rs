@@ -32,8 +32,8 @@ use std::path::PathBuf;
     everturn import ~/.claude/projects --watch\n  \
     everturn import - < session.jsonl\n\n\
     The format is detected from the content: files that `export` wrote, session files, transcript values, sessions of \
-    Claude Code, Codex (also .zst), Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Kimi Code, Cursor and opencode, lists of OpenAI or Anthropic messages, \
-    and one message a line. Importing again adds only what is new. Files are read in the order of their first timestamp. See docs/import.md.")]
+    Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Kimi Code, Cursor and opencode, lists of OpenAI or Anthropic messages, \
+    and one message a line; all also as .zst or .gz. Importing again adds only what is new. Files are read in the order of their first timestamp. See docs/import.md.")]
 pub struct Import {
     /// Files and folders; - is standard input [default: the session folders of Claude Code, Codex, Gemini CLI,
     /// pi, Droid, Qwen Code, Copilot CLI, Kimi CLI, Kimi Code and Cursor]

@@ -515,3 +515,30 @@ fn a_file_name_need_not_be_utf_8() {
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(said.out.contains("0 new"), "{}", said.out);
 }
+
+/// Regression: the second part of a session was read by itself where it began within a subagent, so its first prompt was the
+/// title, and the rest of that subagent a conversation of its own.
+#[test]
+fn a_part_of_a_session_that_begins_within_a_subagent_goes_on_from_the_part_before() {
+    let shell = Shell::new();
+    let line = |n: usize, parent: Option<usize>, side: bool, text: &str| {
+        let mut line: Value = serde_json::from_str(&chained("s", n)).unwrap();
+        line["parentUuid"] = json!(parent.map(|parent| format!("u{parent}")));
+        line["isSidechain"] = json!(side);
+        line["message"]["content"] = json!(text);
+        line.to_string()
+    };
+    let first =
+        [line(0, None, false, "Create the app, please"), line(1, None, true, "Write the types, please")];
+    let second = [line(2, Some(1), true, "Go on with them"), line(3, Some(0), false, "Thanks, now the docs")];
+    put(&shell.path("parts/b.jsonl"), &first.join("\n"));
+    put(&shell.path("parts/a.jsonl"), &second.join("\n"));
+    shell.ok(&["import", "parts"]);
+    let listed = shell.json(&["list", "--json"]);
+    let of = |title: &str| {
+        let all = listed["data"].as_array().unwrap();
+        all.iter().find(|one| one["title"] == title).map(|one| one["turns"].as_u64().unwrap())
+    };
+    assert_eq!((of("Create the app, please"), of("Write the types, please")), (Some(2), Some(2)), "{listed}");
+    assert_eq!(listed["data"].as_array().unwrap().len(), 2, "{listed}");
+}

@@ -303,15 +303,21 @@ impl ConversationHandle {
         let mut outline = Outline::default();
         let mut query =
             HistoryQuery { before: Some(head + 1), limit: PAGE_ENTRIES_MAX, ..HistoryQuery::default() };
+        query.include_superseded = true;
         loop {
             let page = self.history(query.clone())?;
             for entry in &page.data {
-                match entry {
-                    HistoryEntry::Turn(turn) if is_redacted => {
-                        outline.note(&redacted::turn((**turn).clone())?)
-                    }
-                    HistoryEntry::Turn(turn) => outline.note(turn),
-                    HistoryEntry::Event(_) => {}
+                let HistoryEntry::Turn(turn) = entry else { continue };
+                let by = match turn.superseded_by {
+                    Some(Successor::Turn(by)) if turn.tokens.is_some() => match self.turn(by) {
+                        Err(Error::NotFound(_)) => None,
+                        by => Some(by?),
+                    },
+                    _ => None,
+                };
+                match is_redacted {
+                    true => outline.note(&redacted::turn((**turn).clone())?, by.as_ref()),
+                    false => outline.note(turn, by.as_ref()),
                 }
             }
             match page.next {

@@ -297,7 +297,8 @@ impl ClaudeCode {
 /// Rank of a title from the first prompt.
 const PROMPT: u8 = 1;
 
-/// The line of another file that a session goes on from: the parent of its first line, if that is no subagent's.
+/// The line of another file that a session goes on from: the parent of its first line. Subagents that older versions kept in
+/// the session's file name no agent, and are a part of it; those with a file of their own are not.
 pub fn continues(source: impl BufRead) -> Option<String> {
     for text in source.take(CONTINUES_BYTES).lines().map_while(Result::ok) {
         let text = text.trim_start_matches('\u{feff}');
@@ -308,7 +309,8 @@ pub fn continues(source: impl BufRead) -> Option<String> {
                 return None;
             }
             let parent = ["parentUuid", "logicalParentUuid"].iter().find_map(|name| line.text(name));
-            return parent.filter(|id| !id.is_empty() && !line.is("isSidechain")).map(Cow::into_owned);
+            let is_agent = line.is("isSidechain") && line.text("agentId").is_some();
+            return parent.filter(|id| !id.is_empty() && !is_agent).map(Cow::into_owned);
         }
     }
     None

@@ -331,12 +331,13 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
     if has("sessionId") && !has("type") && (has("projectHash") || has("startTime")) {
         return Some((Format::Gemini, Layout::Lines));
     }
-    if has("payload") && kind.is_some() {
+    if has("payload") && has("timestamp") && kind.is_some() {
         return Some((Format::Codex, Layout::Lines));
     }
     // Before there were envelopes: the first line is the session's, the next ones are items.
     let session = has("id") && has("timestamp") && (has("instructions") || has("git"));
-    if has("record_type") || (session && !has("type")) {
+    let is_state = line.text("record_type").as_deref() == Some("state");
+    if is_state || (session && !has("type")) {
         return Some((Format::Codex, Layout::Lines));
     }
     let in_parts = line.object("message").is_some_and(|message| message.raw("parts").is_some());
@@ -347,6 +348,8 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
         Some("user" | "assistant") => has("message") || has("uuid"),
         Some("summary") => has("leafUuid"),
         Some("file-history-snapshot") => has("snapshot"),
+        // Its notes without an id have names with hyphens (`queue-operation`). Other programs name sessions, too.
+        Some(kind) if !has("uuid") => has("sessionId") && (kind.contains('-') || kind == "mode"),
         Some(_) => has("sessionId") || has("parentUuid"),
         None => false,
     };

@@ -118,7 +118,7 @@ impl KimiCode {
         let own = |name: &str| event.text(name).map(Cow::into_owned);
         match event.text("type")?.as_ref() {
             "step.begin" => {
-                self.flush(out);
+                self.flush(false, out);
                 let (at, id) = (time(line), own("uuid")?);
                 self.step = Some(Step {
                     id,
@@ -162,30 +162,31 @@ impl KimiCode {
             "step.end" => {
                 let usage = event.object("usage").map(|usage| tokens(&usage));
                 self.step.as_mut()?.tokens = usage;
-                self.flush(out);
+                self.flush(false, out);
             }
             _ => return None,
         }
         Some(())
     }
 
-    /// Emits the step so far. One that goes on after the end of the file has a newer version later.
-    fn flush(&mut self, out: &mut Vec<Entry>) {
+    /// Emits the step. One that the file ends in has a newer version later, if only for its tokens.
+    fn flush(&mut self, goes_on: bool, out: &mut Vec<Entry>) {
         let Some(step) = self.step.take() else { return };
-        let mut push = |name: u64, line: u64, at: Option<Timestamp>, turn: ParsedTurn| {
-            let key = nth(name, name_of(&[&turn.message]));
+        let mut push = |name: u64, version: u64, line: u64, at: Option<Timestamp>, turn: ParsedTurn| {
+            let key = nth(name, version);
             let step = EntryContent::Turn(Box::new(turn));
             out.push(Entry { thread: 0, line, name, key, at, title: None, step });
         };
         if !step.blocks.is_empty() {
             let message = format!("{{\"role\":\"assistant\",\"content\":[{}]}}", step.blocks.join(","));
             let (model, tokens) = (self.model.clone(), step.tokens);
+            let version = if goes_on { name_of(&[&message, "goes on"]) } else { name_of(&[&message]) };
             let said = ParsedTurn { message, model, tokens, ..ParsedTurn::default() };
-            push(name_of(&["step", &step.id]), step.line, step.at, said);
+            push(name_of(&["step", &step.id]), version, step.line, step.at, said);
         }
         for (line, at, call, message) in step.results {
-            let said = ParsedTurn { message, ..ParsedTurn::default() };
-            push(name_of(&["result", &step.id, &call]), line, at, said);
+            let (name, version) = (name_of(&["result", &step.id, &call]), name_of(&[&message]));
+            push(name, version, line, at, ParsedTurn { message, ..ParsedTurn::default() });
         }
     }
 }
@@ -201,14 +202,14 @@ impl Mapper for KimiCode {
         let what = line.text("type").unwrap_or("no type".into()).into_owned();
         let taken = match what.as_str() {
             "context.append_message" => {
-                self.flush(out);
+                self.flush(false, out);
                 self.message(number, text, &line, out)
             }
             "context.append_loop_event" => {
                 line.object("event").and_then(|event| self.loop_event(number, &line, &event, out))
             }
             "context.apply_compaction" => {
-                self.flush(out);
+                self.flush(false, out);
                 line.text("summary").map(|summary| {
                     let name = self.name(text);
                     let step = EntryContent::Compaction {
@@ -247,7 +248,7 @@ impl Mapper for KimiCode {
     }
 
     fn settle(&mut self, out: &mut Vec<Entry>) {
-        self.flush(out);
+        self.flush(true, out);
     }
 }
 

@@ -174,6 +174,9 @@ impl Linked {
             return Some(name);
         }
         let What::Turn(said, Speaker::Person) = what else { return None };
+        if self.format == Format::Qwen && line.text("subtype").as_deref() == Some("notification") {
+            return None;
+        }
         let message = Line::parse(&said.message).filter(|_| !self.titled.0)?;
         let content = ["content", "parts"].iter().find_map(|name| message.raw(name));
         // Hooks add to what was typed.

@@ -146,11 +146,12 @@ impl Mapper for Opencode {
         };
         let model =
             info.text("modelID").or_else(|| info.object("model").and_then(|model| model.text("modelID")));
-        let answers = |turn: &&mut ParsedTurn| turn.message.starts_with("{\"role\":\"assistant\"");
-        for turn in turns.iter_mut().filter(answers) {
+        let is_answer = |turn: &ParsedTurn| turn.message.starts_with("{\"role\":\"assistant\"");
+        for turn in turns.iter_mut().filter(|turn| is_answer(turn)) {
             turn.model = model.clone().map(Cow::into_owned);
         }
-        if let Some(turn) = turns.iter_mut().rfind(answers) {
+        let last_answer = turns.iter().rposition(is_answer);
+        if let Some(turn) = last_answer.and_then(|last| turns.get_mut(last)) {
             turn.tokens = info.object("tokens").map(|tokens| tokens_of(&tokens));
         }
         let mark = if is_first_synthetic { ",\"synthetic\":true" } else { "" };
@@ -162,8 +163,12 @@ impl Mapper for Opencode {
                 true => name_of(&["line", &turn.message, &number.to_string()]),
                 false => name_of(&["id", &id, &index.to_string()]),
             };
-            // A message that was exported before it was whole has a newer version later.
-            let key = nth(name, name_of(&[&turn.message]));
+            // A message that was exported before it was whole has a newer version later. Its tokens are with its last step:
+            // one that was the last is another version once it is followed by more.
+            let key = match is_answer(&turn) && Some(index) < last_answer {
+                true => nth(name, name_of(&[&turn.message, "followed"])),
+                false => nth(name, name_of(&[&turn.message])),
+            };
             let is_synthetic =
                 if index == 0 { is_first_synthetic } else { turn.metadata.contains_key("opencode") };
             let title = if is_synthetic { None } else { self.title(&turn.message) };

@@ -365,7 +365,7 @@ impl<R: BufRead> Iterator for Reader<R> {
 fn unreadable(error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::FileTooLarge => Error::too_large(code::LIMIT_EXCEEDED, error.to_string()),
-        io::ErrorKind::InvalidData | io::ErrorKind::Other => {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::Other => {
             Error::invalid("import.malformed", format!("cannot read the file: {error}"))
         }
         _ => Error::internal("file.io", format!("cannot read the file: {error}")),

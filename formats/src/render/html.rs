@@ -158,7 +158,7 @@ fn prompts(prompts: &[Prompt]) -> String {
     }
     let links: String = prompts
         .iter()
-        .map(|Prompt { seq, text }| format!("<li><a href=\"#t{seq}\">{}</a></li>\n", escape(text)))
+        .map(|Prompt { seq, text, .. }| format!("<li><a href=\"#t{seq}\">{}</a></li>\n", escape(text)))
         .collect();
     let list = folded("prompts", &format!("{} prompts", prompts.len()), &format!("<ol>\n{links}</ol>\n"));
     format!("<nav aria-label=\"Prompts\">\n{list}</nav>\n")

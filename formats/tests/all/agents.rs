@@ -5,6 +5,7 @@ use everturn_formats::agents::{
     self, Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open,
 };
 use serde_json::{Value, json};
+use std::io::Write;
 
 /// Everything that was read from a file.
 pub struct Read {
@@ -55,7 +56,7 @@ fn kept(read: &Read) -> Vec<&str> {
 
 #[test]
 fn the_content_tells_the_format() {
-    let cases: [(Option<&str>, &str); 32] = [
+    let cases: [(Option<&str>, &str); 35] = [
         (
             Some("claude-code"),
             r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
@@ -99,6 +100,16 @@ fn the_content_tells_the_format() {
         (None, r#"{"type":"session_start","session_id":"u"}"#),
         (None, r#"{"_type":"transcript","version":2,"messages":[{"role":"user","content":"x"}]}"#),
         (None, r#"{"contents":[{"role":"template","name":"x"}]}"#),
+        // The log that Droid prints, and a journal of another program: "claude-code" and "codex" without turns.
+        (
+            None,
+            r#"{"type":"message","sessionId":"s","timestamp":1767812641000,"role":"user","text":"x","id":"m1"}"#,
+        ),
+        (
+            None,
+            r#"{"schema_version":1,"id":"i","record_type":"event","payload_type":"runtime.session","payload":{"kind":"x"}}"#,
+        ),
+        (Some("claude-code"), r#"{"type":"queue-operation","operation":"enqueue","sessionId":"s"}"#),
         (None, "[1,2,3]"),
         // A prompt of another agent, and no list of messages.
         (None, r#"{"type":"turn.prompt","input":[{"type":"text","text":"hi"}],"time":1}"#),
@@ -522,6 +533,14 @@ fn qwen_code_sessions_are_read_and_lines_of_one_message_are_joined() {
     assert_eq!(said[3].supersedes.len(), 2);
     let origin = &read.threads[0].1;
     assert_eq!((origin.git_branch.as_deref(), origin.version.as_deref()), (Some("main"), Some("0.21.13")));
+    // Regression: a notification of the program was the title of a file that began with it.
+    let mut told = line("u6", None, "user", json!([{"text":"A task has ended."}]));
+    told["subtype"] = "notification".into();
+    told["systemPayload"] = json!({"displayText":"A task has ended."});
+    let later =
+        self::read(lines(&[told, line("u7", Some("u6"), "user", json!([{"text":"Go on."}]))]).as_bytes());
+    let titles: Vec<_> = later.unwrap().entries.into_iter().filter_map(|entry| entry.title).collect();
+    assert_eq!(titles, ["Go on."]);
     assert_eq!(
         read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect::<Vec<_>>(),
         ["Read it.", "Reading"]
@@ -685,14 +704,23 @@ fn compressed_files_are_read_and_bombs_are_not() {
     let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
     let (plain, unpacked) = (read(text.as_bytes()).unwrap(), read(&packed).unwrap());
     assert_eq!(plain.entries, unpacked.entries);
+    assert_eq!(plain.entries, read(&gzip(text.as_bytes())).unwrap().entries);
     let line = format!("{}\n", json!({"role":"user","content":"boom ".repeat(1000)}));
-    let bomb = zstd::encode_all(line.repeat(20_000).as_bytes(), 3).unwrap();
-    assert!(bomb.len() < 100_000);
-    let Opened::Agent(reader) = open(&bomb[..], None).unwrap() else { panic!("messages") };
-    let mut count = 0_u64;
-    let error = reader.inspect(|_| count += 1).find_map(Result::err).expect("it ends early");
-    assert!(error.text().contains("EXPANSION_MAX is 300"), "{error}");
-    assert!(count < 10_000, "{count}");
+    let boom = line.repeat(20_000);
+    for bomb in [zstd::encode_all(boom.as_bytes(), 3).unwrap(), gzip(boom.as_bytes())] {
+        assert!(bomb.len() < 500_000);
+        let Opened::Agent(reader) = open(&bomb[..], None).unwrap() else { panic!("messages") };
+        let mut count = 0_u64;
+        let error = reader.inspect(|_| count += 1).find_map(Result::err).expect("it ends early");
+        assert!(error.text().contains("EXPANSION_MAX is 300"), "{error}");
+        assert!(count < 10_000, "{count}");
+    }
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
 }
 
 fn gemini_messages() -> Vec<Value> {
@@ -1194,6 +1222,12 @@ fn kimi_code_journals_are_read_step_by_step() {
     more.push(event(10, json!({"type":"content.part","stepUuid":"st-2","part":{"type":"text","text":"ne"}})));
     let (before, after) = (turn(&read, 5), turn(&read_at(path, &lines(&more)), 5));
     assert!(before.0 == after.0 && before.1 != after.1);
+    // Regression: a step that only its end was missing of never got its tokens.
+    let before_end = read_at(path, &lines(&file[..13]));
+    let early = turn(&before_end, 2);
+    assert_eq!((early.0, early.3.tokens), (turn(&read, 2).0, None));
+    assert_ne!(early.1, turn(&read, 2).1);
+    assert_eq!(turn(&before_end, 3).1, turn(&read, 3).1, "its results are what they were");
     // A subagent names the session that it worked for.
     let agent = read_at("/copy/session_1/agents/agent-0/wire.jsonl", &lines(&file));
     assert_eq!(
@@ -1245,6 +1279,11 @@ fn only_sessions_of_claude_code_go_on_in_other_files() {
     assert_eq!(agents::continues(claude.as_bytes()).as_deref(), Some("u1"));
     let qwen = line(json!({"role":"user","parts":[{"text":"hi"}]}));
     assert_eq!(agents::continues(qwen.as_bytes()), None);
+    // Older versions kept subagents in the session's file, where the second part of one may begin with theirs.
+    let side = claude.replace("\"uuid\"", "\"isSidechain\":true,\"uuid\"");
+    assert_eq!(agents::continues(side.as_bytes()).as_deref(), Some("u1"));
+    let agent = side.replace("\"uuid\"", "\"agentId\":\"a\",\"uuid\"");
+    assert_eq!(agents::continues(agent.as_bytes()), None);
 }
 
 #[test]
@@ -1388,13 +1427,12 @@ fn a_compressed_file_that_is_cut_off_says_so() {
         format!("{line}\n")
     };
     let file: String = (0..4000).map(line).collect();
-    let packed = zstd::encode_all(file.as_bytes(), 3).unwrap();
-    let error = agents::open(&packed[..200], None).err().unwrap();
+    let (zstd, gzip) = (zstd::encode_all(file.as_bytes(), 3).unwrap(), gzip(file.as_bytes()));
+    let error = agents::open(&zstd[..200], None).err().unwrap();
     assert_eq!(error.code(), "import.cut_off");
-    for (end, cut) in [(packed.len() - 10, true), (packed.len(), false)] {
-        let Ok(Opened::Agent(mut reader)) = agents::open(&packed[..end], None) else {
-            panic!("not an agent's")
-        };
+    let cuts = [&zstd, &gzip].map(|packed| [(&packed[..packed.len() - 1000], true), (&packed[..], false)]);
+    for (packed, cut) in cuts.into_iter().flatten() {
+        let Ok(Opened::Agent(mut reader)) = agents::open(packed, None) else { panic!("not an agent's") };
         let turns = reader.by_ref().map(Result::unwrap).count();
         assert_eq!((turns > 0, turns < 4000), (true, cut));
         let told: Vec<String> = reader.problems().into_iter().map(|problem| problem.text).collect();

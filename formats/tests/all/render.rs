@@ -54,7 +54,7 @@ fn written(log: &Log, style: Style) -> String {
     let mut turns = log.turns();
     turns.sort_by_key(|turn| turn.seq);
     let mut outline = Outline::default();
-    turns.iter().for_each(|turn| outline.note(turn));
+    turns.iter().for_each(|turn| outline.note(turn, None));
     let about = About {
         conversation,
         system_prompt: prompt.as_ref(),

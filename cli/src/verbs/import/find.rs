@@ -150,7 +150,8 @@ fn walk(
 
 fn has_a_name_of_ours(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-    [".jsonl", ".json", ".jsonl.zst", ".json.zst"].iter().any(|end| name.ends_with(end))
+    let name = [".zst", ".gz"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+    [".jsonl", ".json"].iter().any(|end| name.ends_with(end))
 }
 
 /// Whether a file in a folder can be imported. There are others too: settings, indexes, notes.

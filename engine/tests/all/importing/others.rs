@@ -332,3 +332,101 @@ fn a_session_that_was_deleted_stays_deleted() {
     // Whoever wants it again has it elsewhere.
     assert_eq!(import(&store.tenant("other").unwrap(), &late).unwrap().added, 9);
 }
+
+/// Calls of models with their tokens, which the head of a page names, too.
+fn spent(scope: &Tenant, id: ConversationId) -> (u64, u64, u64) {
+    let all = scope.token_usage(3660, Some(id)).unwrap().days;
+    let sum = |number: fn(&everturn::Spent) -> u64| all.iter().map(|day| number(&day.spent)).sum::<u64>();
+    let (calls, prompt, completion) = (sum(|it| it.calls), sum(|it| it.prompt), sum(|it| it.completion));
+    let page = exported(scope, id, Format::Html).replace(',', "");
+    assert!(
+        page.contains(&format!("<dt>Tokens</dt><dd>{prompt} in {completion} out</dd>")),
+        "{prompt} {completion}"
+    );
+    (calls, prompt, completion)
+}
+
+/// Regression: a message that was imported before it was whole was counted again with each of its versions.
+#[test]
+fn tokens_of_a_message_count_once_however_often_its_file_was_imported() {
+    let prefixes = |lines: &[String]| -> Vec<String> {
+        (2..=lines.len()).map(|end| lines[..end].iter().map(|line| format!("{line}\n")).collect()).collect()
+    };
+    let claude = prefixes(&super::session().lines);
+
+    let gemini = |messages: serde_json::Value| {
+        json!({"sessionId":"g","projectHash":"h","startTime":"2026-01-01T00:00:00Z","messages":messages})
+            .to_string()
+    };
+    let asked = json!({"id":"1","timestamp":"2026-01-01T00:00:00Z","type":"user","content":"List files."});
+    let mut call = json!({"id":"2","timestamp":"2026-01-01T00:00:01Z","type":"gemini","content":"","model":"pro",
+        "tokens":{"input":10,"output":2},"toolCalls":[{"id":"t","name":"ls","args":{}}]});
+    let early = gemini(json!([asked, call]));
+    call["toolCalls"][0]["result"] = json!([{"functionResponse":{"response":{"output":"a.txt"}}}]);
+    call["tokens"] = json!({"input":10,"output":3});
+    let gemini = vec![early, gemini(json!([asked, call]))];
+
+    let opencode = |parts: serde_json::Value, input: u64| {
+        let info = |id: &str, role: &str| json!({"id":id,"sessionID":"s","role":role,"modelID":"m","time":{"created":1_767_322_800_000_u64}});
+        let mut answer = info("m2", "assistant");
+        answer["tokens"] = json!({"input":input,"output":5});
+        let asked =
+            json!({"info":info("m1", "user"),"parts":[{"type":"text","text":"List","messageID":"m1"}]});
+        json!({"info":{"id":"s","directory":"/w"},"messages":[asked, {"info":answer,"parts":parts}]})
+            .to_string()
+    };
+    let text = |text: &str| json!({"type":"text","text":text,"messageID":"m2"});
+    let tool = |state: serde_json::Value| json!({"type":"tool","callID":"c","tool":"ls","state":state});
+    let ran = json!({"status":"completed","input":{},"output":"a.txt"});
+    let opencode = vec![
+        opencode(json!([text("I look"), tool(json!({"status":"running","input":{}}))]), 10),
+        opencode(json!([text("I look for it"), tool(ran.clone())]), 10),
+        opencode(json!([text("I look for it"), tool(ran), text("One file.")]), 30),
+    ];
+
+    let event = |event: serde_json::Value| json!({"type":"context.append_loop_event","event":event,"time":1_785_612_800_000_u64});
+    let usage = json!({"inputOther":9,"output":4});
+    let kimi = [
+        json!({"type":"metadata","protocol_version":"1.4","created_at":1}),
+        json!({"type":"context.append_message","message":{"role":"user","content":"List"},"time":1_785_612_800_000_u64}),
+        event(json!({"type":"step.begin","uuid":"st"})),
+        event(json!({"type":"content.part","stepUuid":"st","part":{"type":"text","text":"I look."}})),
+        event(json!({"type":"tool.call","stepUuid":"st","toolCallId":"c","name":"ls","args":{}})),
+        event(json!({"type":"tool.result","toolCallId":"c","result":{"output":"a.txt"}})),
+        event(json!({"type":"step.end","uuid":"st","usage":usage})),
+        event(json!({"type":"step.begin","uuid":"st2"})),
+        event(json!({"type":"content.part","stepUuid":"st2","part":{"type":"text","text":"One file."}})),
+        event(json!({"type":"step.end","uuid":"st2","usage":usage})),
+    ];
+    let kimi = prefixes(&kimi.map(|line| line.to_string()));
+
+    for versions in [claude, gemini, opencode, kimi] {
+        let (_whole, whole) = memory();
+        let id = import(&whole, versions.last().unwrap()).unwrap().conversation.id;
+        let (_store, scope) = memory();
+        for version in &versions {
+            import(&scope, version).unwrap();
+            // What was counted so far is remembered.
+            scope.token_usage(3660, Some(id)).unwrap();
+        }
+        let counted = spent(&whole, id);
+        assert!(counted.1 > 0);
+        assert_eq!(spent(&scope, id), counted, "{}", versions.last().unwrap());
+        assert_eq!(import(&scope, versions.last().unwrap()).unwrap().added, 0);
+    }
+}
+
+/// Another answer to the same prompt is a second call of the model.
+#[test]
+fn an_answer_that_another_took_the_place_of_was_paid_for() {
+    let (_store, scope) = memory();
+    let mut file = super::Claude::default();
+    file.user("u1", None, "List the files");
+    file.say("a1", Some("u1"), "None.");
+    let id = import(&scope, &file.text()).unwrap().conversation.id;
+    assert_eq!(spent(&scope, id), (1, 103, 5));
+    file.say("a2", Some("u1"), "One.");
+    import(&scope, &file.text()).unwrap();
+    assert_eq!(said(&scope, id), ["user List the files", "assistant One."]);
+    assert_eq!(spent(&scope, id), (2, 206, 10));
+}
