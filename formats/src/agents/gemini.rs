@@ -212,9 +212,11 @@ fn model(line: &Line<'_>, content: &str) -> (String, Option<String>) {
             "{{\"type\":\"tool_call\",\"id\":{id},\"name\":{name},\"arguments\":{arguments}}}"
         ));
         if let Some(result) = call.raw("result").filter(|raw| *raw != "null") {
-            let content = answer(result);
+            let (content, has_error) = answer(result);
+            let is_error = has_error || call.text("status").as_deref() == Some("error");
+            let is_error = if is_error { ",\"is_error\":true" } else { "" };
             results.push(format!(
-                "{{\"type\":\"tool_result\",\"tool_use_id\":{id},\"name\":{name},\"content\":{content}}}"
+                "{{\"type\":\"tool_result\",\"tool_use_id\":{id},\"name\":{name},\"content\":{content}{is_error}}}"
             ));
         }
     }
@@ -224,13 +226,25 @@ fn model(line: &Line<'_>, content: &str) -> (String, Option<String>) {
     (message, results)
 }
 
-/// Output of a tool: its text if that is all there is, else the whole result.
-fn answer(result: &str) -> String {
+/// Output of a tool, then its error, if texts are all there is, else the whole result; and whether it has an error.
+fn answer(result: &str) -> (String, bool) {
     let parts: Vec<&serde_json::value::RawValue> = serde_json::from_str(result).unwrap_or_default();
-    let [part] = parts.as_slice() else { return result.to_string() };
-    let output = Line::parse(part.get())
+    let whole = || (result.to_string(), false);
+    let [part] = parts.as_slice() else { return whole() };
+    let Some(response) = Line::parse(part.get())
         .and_then(|part| part.object("functionResponse"))
         .and_then(|response| response.object("response"))
-        .and_then(|response| response.raw("output"));
-    output.filter(|raw| raw.starts_with('"')).unwrap_or(result).to_string()
+    else {
+        return whole();
+    };
+    let output = response.raw("output").filter(|raw| raw.starts_with('"'));
+    match (output, response.text("error").filter(|error| !error.is_empty())) {
+        (Some(output), None) => (output.to_string(), false),
+        (None, None) => whole(),
+        (_, Some(error)) => {
+            let output = response.text("output").filter(|output| !output.is_empty());
+            let texts: Vec<_> = output.into_iter().chain([error]).collect();
+            (quote(&texts.join("\n")), true)
+        }
+    }
 }

@@ -770,6 +770,37 @@ fn gemini_cli_reads_the_same_from_a_value_and_from_lines() {
     }
 }
 
+/// Regression: the error of a tool disappeared where it also had an output, and was shown as JSON where it had none.
+#[test]
+fn errors_of_tools_in_gemini_cli_are_in_their_results() {
+    let result_of = |response: Value, status: &str| {
+        let mut messages = gemini_messages();
+        messages[1]["toolCalls"][0]["status"] = status.into();
+        messages[1]["toolCalls"][0]["result"][0]["functionResponse"]["response"] = response;
+        let header = json!({"sessionId":"g-1","projectHash":"h","startTime":"2026-01-01T00:00:00.000Z"});
+        let read = read(lines(&[&[header][..], &messages].concat()).as_bytes()).unwrap();
+        let result = messages_of_results(&read);
+        (result["content"].clone(), result.get("is_error").cloned())
+    };
+    let (done, failed) = (None, Some(json!(true)));
+    for (response, status, expected) in [
+        (json!({"output":"a.txt"}), "success", (json!("a.txt"), &done)),
+        (json!({"output":"","error":"no such file","exitCode":1}), "error", (json!("no such file"), &failed)),
+        (json!({"output":"","error":"no such file"}), "success", (json!("no such file"), &failed)),
+        (json!({"output":"a.txt","error":"and no b.txt"}), "error", (json!("a.txt\nand no b.txt"), &failed)),
+        (json!({"error":"no such file"}), "error", (json!("no such file"), &failed)),
+        (json!({"output":"a.txt","error":""}), "success", (json!("a.txt"), &done)),
+        (json!({"output":"exit 1"}), "error", (json!("exit 1"), &failed)),
+    ] {
+        let (content, is_error) = result_of(response.clone(), status);
+        assert_eq!((content, &is_error), expected, "{response} {status}");
+    }
+}
+
+fn messages_of_results(read: &Read) -> Value {
+    messages(read)[2]["content"][0].clone()
+}
+
 #[test]
 fn gemini_cli_takes_messages_back_and_completes_them() {
     let header = json!({"sessionId":"g-1","projectHash":"h","startTime":"t"});
