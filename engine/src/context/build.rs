@@ -42,9 +42,9 @@ const PAGE: usize = 64;
 const PROJECTED_BUDGETS: u64 = 4;
 /// Most turns of the tail that are read although they will not fit.
 const SKIPPED_MAX: usize = 64;
-/// Rendering may cost a little more than was counted; the budget is lowered by the difference and the build repeated
-/// at most this often.
-const ATTEMPTS: usize = 4;
+/// Rendering may cost a little more than was counted; the budget is lowered by the difference and the build repeated. A
+/// smaller budget may let in turns that cost more again, so after this many times it is lowered by twice as much each time.
+const EXACT_ATTEMPTS: u32 = 4;
 /// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
 /// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, edits of
 /// turns that the checkpoint covers follow it, and older turns fill the budget where newer ones do not fit; since version
@@ -234,9 +234,12 @@ impl ConversationHandle {
             }
             (None, None) => {}
         }
-        for _ in 0..ATTEMPTS {
+        for attempt in 1.. {
             is_shortened |= self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
-            let assembled = context::assemble(&request, &material)?;
+            let assembled = match context::assemble(&request, &material) {
+                Err(error) if attempt > 1 && error.is(code::BUDGET_TOO_SMALL) => break,
+                assembled => assembled?,
+            };
             if recorded.is_none() {
                 context::check_newest(options.token_budget, &request, &material, &assembled)?;
             }
@@ -246,7 +249,11 @@ impl ConversationHandle {
             }
             let used = rendered_cost(family, &rendered) + tools + everturn_views::tokens::PROMPT_TOKENS;
             if let Some(over) = used.checked_sub(options.token_budget).filter(|over| *over > 0) {
-                request.token_budget = request.token_budget.saturating_sub(over);
+                if request.token_budget == 0 {
+                    break;
+                }
+                let step = over.saturating_mul(1 << attempt.saturating_sub(EXACT_ATTEMPTS).min(32));
+                request.token_budget = request.token_budget.saturating_sub(step);
                 continue;
             }
             // Joined sections cost a little less than each by itself; the reported counts add up.

@@ -808,3 +808,31 @@ fn private_input_is_in_the_prompt_and_for_nobody_else() {
     assert_eq!(bob.assets().list().unwrap(), []);
     refused(bob.contexts().replay_at(seq), "receipt.absent", "no context.receipt");
 }
+
+/// Regression: where a prompt was larger once rendered than counted, as with texts full of quotes for Gemini, the turns that a
+/// lower budget let in could be larger again, and after four attempts the budget was refused.
+#[test]
+fn the_tail_gives_way_until_a_rendered_prompt_fits_its_budget() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for n in 0..60 {
+        let text = ["some \"quoted\"\n\twords, ", "plain words and more "][n % 2].repeat(1 + n * 37 % 90);
+        match n % 3 {
+            0 => scope.say(id, NewTurn::user(&text)),
+            _ => {
+                let call = format!("c{n}");
+                scope.say(id, calls(&call));
+                scope.say(id, NewTurn::tool_result(&call, &text))
+            }
+        };
+    }
+    let ask = Raw::of(&json!({"role": "user", "content": "what next?"})).unwrap();
+    for provider in Provider::ALL {
+        for budget in (300..12_000).step_by(131) {
+            let options =
+                ContextOptions { input: vec![ask.clone()], provider, ..ContextOptions::new(budget) };
+            let context = scope.conversation(id).contexts().build(&options).unwrap();
+            assert!(context.tokens.used <= budget, "{provider}: {} of {budget}", context.tokens.used);
+        }
+    }
+}

@@ -15,11 +15,12 @@ use axum::Router;
 use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use everturn::{HistoryEntry, HistoryQuery};
+use everturn::{ConversationHandle, HistoryEntry, HistoryQuery};
 use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::{Raw, quote};
-use everturn_core::turn::Role;
+use everturn_core::pairing;
+use everturn_core::turn::{Role, Turn};
 use everturn_views::tokens::Family;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -48,7 +49,8 @@ pub fn summary_of(item: &Raw) -> Result<Option<String>, Error> {
     Ok(Some(format!(r#"{{"role":"developer","content":{words}}}"#)))
 }
 
-/// Summarizes, in a temporary conversation. User messages are repeated before the summary.
+/// Summarizes, in a temporary conversation. User messages are repeated before the summary. From a call that waits for its
+/// result on, everything is repeated after it: the result comes with a later request.
 async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
     let model = models::find(&scope, Some(body.need("model")?))?;
     let input = body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default();
@@ -62,7 +64,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
     }
     let turns = input.iter().map(new_turn).collect::<Result<Vec<_>, _>>()?;
     let id = fresh()?;
-    let (summary, mut output, read) = blocking(move || {
+    let (output, read, written) = blocking(move || {
         let place = match &previous {
             Some(previous) => {
                 let (turn, end) = end_of(&scope, previous)?;
@@ -78,48 +80,70 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
                 place.append_all(turns).wait()?;
             }
             let end = place.get()?.head.seq;
-            let summary = place.compaction().summarize(1, end, instructions.as_deref())?;
+            let turns = turns_of(&place)?;
+            let messages: Vec<Value> = turns.iter().map(|turn| turn.value().unwrap_or_default()).collect();
+            let kept_from = waiting_from(&place, &turns, &messages)?;
+            let to = turns.get(kept_from).map_or(end, |turn| turn.seq - 1);
+            let summary = match kept_from {
+                0 if !turns.is_empty() => None,
+                _ => {
+                    Some(place.compaction().summarize(1, to, instructions.as_deref())?.checkpoint.handoff_md)
+                }
+            };
             let family = Family::of_model(model.served_name());
-            let (mut shown, mut read) = (Vec::new(), 0);
-            let mut query = HistoryQuery::default();
-            loop {
-                let page = place.history(query.clone())?;
-                for entry in page.data {
-                    let HistoryEntry::Turn(turn) = entry else { continue };
-                    read += turn.value().map_or(0, |message| family.message(&message));
-                    if turn.role == Role::User {
-                        shown.extend(items::of_turn(&scope, &turn));
-                    }
-                }
-                match page.next {
-                    Some(next) => query.after = Some(next),
-                    None => break,
-                }
-            }
-            let text = summary.checkpoint.handoff_md;
-            let tokens = (read, family.count(&text));
-            Ok((text, shown, tokens))
+            let read: u64 = messages.iter().map(|message| family.message(message)).sum();
+            let (covered, kept) = turns.split_at(kept_from);
+            let asked = covered.iter().filter(|turn| turn.role == Role::User);
+            let mut output: Vec<Value> = asked.flat_map(|turn| items::of_turn(&scope, turn)).collect();
+            let written = summary.as_ref().map_or(0, |text| family.count(text));
+            output.extend(summary.map(|text| {
+                json!({
+                    "id": ids::item("compaction", id, 0),
+                    "type": "compaction",
+                    "encrypted_content": BASE64_STANDARD.encode(format!("{MARK}{text}")),
+                })
+            }));
+            output.extend(kept.iter().flat_map(|turn| items::of_turn(&scope, turn)));
+            Ok((output, read, written))
         })();
         place.delete("it was there to be summarized").wait()?;
         summarized
     })
     .await?;
-    output.push(json!({
-        "id": ids::item("compaction", id, 0),
-        "type": "compaction",
-        "encrypted_content": BASE64_STANDARD.encode(format!("{MARK}{summary}")),
-    }));
     Ok(axum::Json(json!({
         "id": ids::response(id),
         "object": "response.compaction",
         "created_at": ids::created(id),
         "output": output,
         "usage": {
-            "input_tokens": read.0,
+            "input_tokens": read,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": read.1,
+            "output_tokens": written,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": read.0 + read.1,
+            "total_tokens": read + written,
         },
     })))
+}
+
+/// All turns, in order.
+fn turns_of(place: &ConversationHandle) -> Result<Vec<Turn>, Error> {
+    let (mut turns, mut query) = (Vec::new(), HistoryQuery::default());
+    loop {
+        let page = place.history(query.clone())?;
+        turns.extend(page.data.into_iter().filter_map(|entry| match entry {
+            HistoryEntry::Turn(turn) => Some(*turn),
+            _ => None,
+        }));
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return Ok(turns),
+        }
+    }
+}
+
+/// Index of the first turn that is not summarized, because a call waits for its result; the number of turns if none does.
+fn waiting_from(place: &ConversationHandle, turns: &[Turn], messages: &[Value]) -> Result<usize, Error> {
+    let since = place.state().read()?.pending_tools.iter().map(|tool| tool.since_seq).min();
+    let called = since.and_then(|since| turns.iter().position(|turn| turn.seq >= since));
+    Ok(called.map_or(turns.len(), |called| pairing::pair(messages).cut_at_or_before(called)))
 }

@@ -598,6 +598,40 @@ async fn a_chain_of_responses_is_compacted_with_its_messages() {
     stage.stop().await;
 }
 
+/// Regression: a call that waited was compacted away, and its result refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_is_not_compacted() {
+    let (_provider, stage) = stage().await;
+    let tool = json!({"type": "function", "name": "weather", "parameters": {"type": "object"}});
+    for model in ["chat", "responses", "claude"] {
+        let user = json!({"type": "message", "role": "user", "content": "hot?"});
+        let body = json!({"model": model, "input": [user], "tools": [tool]});
+        let called = stage.post("/v1/responses", &body, 200).await;
+        let call = called["output"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(call["type"], "function_call");
+        for body in [
+            json!({"model": model, "previous_response_id": called["id"]}),
+            json!({"model": model, "input": [user, call]}),
+        ] {
+            let compacted = stage.post("/v1/responses/compact", &body, 200).await;
+            let mut items = compacted["output"].as_array().unwrap().clone();
+            assert!(items.iter().any(|item| item["type"] == "compaction"), "{items:?}");
+            let kept = items.last().unwrap().clone();
+            for field in ["type", "call_id", "name", "arguments"] {
+                assert_eq!(kept[field], call[field], "{kept}");
+            }
+            items.push(
+                json!({"type": "function_call_output", "call_id": call["call_id"], "output": "21 degrees"}),
+            );
+            let body = json!({"model": model, "input": items, "tools": [tool]});
+            let answer = stage.post("/v1/responses", &body, 200).await;
+            let text = &answer["output"].as_array().unwrap().last().unwrap()["content"][0]["text"];
+            assert_eq!(text, "The tool says: 21 degrees", "{model}");
+        }
+    }
+    stage.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_model_cannot_do_is_refused_by_name() {
     let (provider, stage) = stage().await;
