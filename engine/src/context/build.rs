@@ -234,7 +234,7 @@ impl ConversationHandle {
             }
             (None, None) => {}
         }
-        for attempt in 1.. {
+        for attempt in 1_u32.. {
             is_shortened |= self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
             let assembled = match context::assemble(&request, &material) {
                 Err(error) if attempt > 1 && error.is(code::BUDGET_TOO_SMALL) => break,
@@ -252,7 +252,7 @@ impl ConversationHandle {
                 if request.token_budget == 0 {
                     break;
                 }
-                let step = over.saturating_mul(1 << attempt.saturating_sub(EXACT_ATTEMPTS).min(32));
+                let step = over.saturating_mul(1_u64 << attempt.saturating_sub(EXACT_ATTEMPTS).min(32));
                 request.token_budget = request.token_budget.saturating_sub(step);
                 continue;
             }
