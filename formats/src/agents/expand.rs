@@ -22,7 +22,7 @@ pub enum Expanded<R: BufRead> {
     /// Not compressed.
     Plain(R),
     /// Zstandard or gzip.
-    Compressed(BufReader<Bounded<R>>),
+    Compressed(Box<BufReader<Bounded<R>>>),
 }
 
 impl<R: BufRead> Expanded<R> {
@@ -41,7 +41,8 @@ impl<R: BufRead> Expanded<R> {
             decoder.window_log_max(WINDOW_LOG_MAX)?;
             Decoder::Zstd(decoder)
         };
-        Ok(Expanded::Compressed(BufReader::new(Bounded { decoder, bytes: 0, is_cut: false })))
+        let expanded = BufReader::new(Bounded { decoder, bytes: 0, is_cut: false });
+        Ok(Expanded::Compressed(Box::new(expanded)))
     }
 
     /// Whether it ended in the middle of a compressed frame.
