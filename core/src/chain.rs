@@ -17,9 +17,9 @@ use crate::Error;
 use crate::error::code;
 use crate::event::{Body, Draft, Event, kind};
 use crate::id::ConversationId;
+use ring::digest::{Context, SHA256, digest};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
@@ -38,7 +38,35 @@ pub struct Hash(pub [u8; 32]);
 impl Hash {
     /// Hashes bytes.
     pub fn of(bytes: &[u8]) -> Hash {
-        Hash(Sha256::digest(bytes).into())
+        Hash::from_digest(digest(&SHA256, bytes))
+    }
+
+    fn from_digest(digest: ring::digest::Digest) -> Hash {
+        let mut hash = [0; 32];
+        hash.copy_from_slice(digest.as_ref());
+        Hash(hash)
+    }
+}
+
+/// Hashes bytes that come piece by piece.
+#[derive(Clone)]
+pub struct Hasher(Context);
+
+impl Default for Hasher {
+    fn default() -> Hasher {
+        Hasher(Context::new(&SHA256))
+    }
+}
+
+impl Hasher {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of all bytes.
+    pub fn finish(self) -> Hash {
+        Hash::from_digest(self.0.finish())
     }
 }
 
@@ -110,10 +138,10 @@ pub struct Head {
 impl Head {
     /// The head of a conversation without events.
     pub fn genesis(conversation: ConversationId) -> Head {
-        let mut hasher = Sha256::new();
+        let mut hasher = Hasher::default();
         hasher.update(GENESIS_TAG);
-        hasher.update(conversation.to_bytes());
-        Head { seq: 0, hash: Hash(hasher.finalize().into()) }
+        hasher.update(&conversation.to_bytes());
+        Head { seq: 0, hash: hasher.finish() }
     }
 }
 
@@ -144,10 +172,10 @@ pub fn next_event(conversation: ConversationId, head: Head, draft: Draft) -> Eve
 
 /// `sha256(salt ‖ body)`.
 pub fn body_hash(body: &Body) -> Hash {
-    let mut hasher = Sha256::new();
-    hasher.update(body.salt);
+    let mut hasher = Hasher::default();
+    hasher.update(&body.salt);
     hasher.update(body.text.as_bytes());
-    Hash(hasher.finalize().into())
+    hasher.finish()
 }
 
 /// The hash over the envelope without body and salt.

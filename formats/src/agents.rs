@@ -108,6 +108,17 @@ pub struct ParsedTurn {
     pub metadata: BTreeMap<String, Raw>,
     /// Names of the turns that this one supersedes.
     pub supersedes: Vec<u64>,
+    /// The same turn in another state of the file.
+    pub other_state: Option<OtherState>,
+}
+
+/// A version of a turn with the same words.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct OtherState {
+    /// Its key.
+    pub key: u64,
+    /// Whether it may have tokens that are another turn's by now.
+    pub lost_tokens: bool,
 }
 
 impl ParsedTurn {

@@ -350,6 +350,11 @@ impl LeftOut {
     pub fn lacked_room(&self) -> bool {
         self.reason == BUDGET_FULL || self.reason == BODIES_LEFT_OUT
     }
+
+    /// Whether it stands for older turns that were not even read, since no budget seemed to hold them.
+    pub fn is_unread(&self) -> bool {
+        self.reason == BUDGET_FULL && self.turns.is_none()
+    }
 }
 
 /// Reason for turns left out without being asked to.
@@ -439,6 +444,12 @@ fn newest_tokens(request: &Request, material: &Material) -> Result<u64, Error> {
     Ok(tail.cost(newest).min(bare.iter().map(|said| said.tokens).sum()))
 }
 
+/// Whether there are turns in the tail beside those that belong to the newest one.
+pub fn has_older(request: &Request, material: &Material) -> bool {
+    let tail = Tail::new(&material.tail, request.last_n);
+    (tail.first + 1..tail.said.len()).any(|index| tail.legal[index])
+}
+
 /// Whether the sections that are always included do not fit; `with_newest` together with the newest turn.
 pub fn lacks_room(request: &Request, material: &Material, with_newest: bool) -> Result<bool, Error> {
     let cost = |section, pieces| Chosen::all(request.family, section, pieces).cost;
@@ -449,11 +460,13 @@ pub fn lacks_room(request: &Request, material: &Material, with_newest: bool) -> 
     Ok(room(request, system + request.tools_tokens, state, input + newest).is_err())
 }
 
-/// Tokens that the state may have beside the other sections that are always included, and the newest turn.
-pub fn room_for_state(request: &Request, material: &Material) -> Result<u64, Error> {
+/// Tokens that the state may have beside the other sections that are always included; `with_newest` beside the newest turn
+/// too.
+pub fn room_for_state(request: &Request, material: &Material, with_newest: bool) -> Result<u64, Error> {
     let system = Chosen::all(request.family, Section::System, material.system.iter().collect()).cost;
     let input: u64 = material.input.iter().map(|said| said.tokens).sum();
-    let others = system + request.tools_tokens + input + newest_tokens(request, material)? + PROMPT_TOKENS;
+    let newest = if with_newest { newest_tokens(request, material)? } else { 0 };
+    let others = system + request.tools_tokens + input + newest + PROMPT_TOKENS;
     Ok(request.token_budget.saturating_sub(others))
 }
 

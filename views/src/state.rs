@@ -22,7 +22,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
@@ -392,7 +392,7 @@ impl Fold {
                     let name = tool_name.unwrap_or_else(|| "tool".into());
                     let (seq, at) = (event.seq, event.at);
                     let tool = Tool { id: Some(tool_call_id), name, turn: None, seq, place: seq, at };
-                    let given_up = self.abandoned.iter().position(|abandoned| abandoned.tool.id == tool.id);
+                    let given_up = self.revived(|given_up| given_up.id == tool.id);
                     // The call runs again, since now.
                     let tool = match given_up.map(|index| self.abandoned.remove(index)) {
                         Some(abandoned) => Tool { at, ..abandoned.tool },

@@ -11,10 +11,12 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open as store, show};
 use clap::Args as ClapArgs;
-use everturn::{Format, ImportOptions, Imported};
+use everturn::{Format, HistoryEntry, HistoryQuery, ImportOptions, Imported};
 use everturn_api::conversations::GetConversation;
+use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
 use find::{Inputs, find, is_standard_input};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -196,9 +198,29 @@ fn contained(store: &Client, paths: &[PathBuf], imported: &Imported) -> Vec<Conv
     let is_other = |id: &ConversationId| *id != imported.conversation.id && !imported.linked.contains(id);
     let has_no_more = |(id, turns): &(ConversationId, u64)| {
         let conversation = store.call(GetConversation { conversation: (*id).into() });
-        is_other(id) && conversation.is_ok_and(|conversation| conversation.turns <= *turns)
+        is_other(id)
+            && conversation.is_ok_and(|conversation| conversation.turns <= *turns)
+            && !has_turns_of_its_own(store, *id).unwrap_or(true)
     };
     alone.filter(has_no_more).map(|(id, _)| id).collect()
+}
+
+/// Whether a conversation has turns that no import brought.
+fn has_turns_of_its_own(store: &Client, id: ConversationId) -> Result<bool, Error> {
+    let mut query =
+        HistoryQuery { limit: PAGE_ENTRIES_MAX, include_superseded: true, ..HistoryQuery::default() };
+    loop {
+        let page = store.call(ListTurns { conversation: id.into(), query: query.clone() })?;
+        let is_own =
+            |entry: &HistoryEntry| matches!(entry, HistoryEntry::Turn(turn) if turn.adapter.is_none());
+        if page.data.iter().any(is_own) {
+            return Ok(true);
+        }
+        match page.next.and_then(|next| next.parse().ok()) {
+            Some(next) => query.after = Some(next),
+            None => return Ok(false),
+        }
+    }
 }
 
 fn take(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> Result<Imported, Error> {

@@ -40,6 +40,10 @@ use std::collections::{HashMap, HashSet};
 const PAGE: usize = 64;
 /// With a projection, the tail is gathered up to this many times the budget: hidden messages make room for more.
 const PROJECTED_BUDGETS: u64 = 4;
+/// Most budgets' worth of the tail that is read where turns that are too large leave room for older ones; and the part of the
+/// budget that is so left free.
+const READ_BUDGETS_MAX: u64 = 16;
+const SPARSE_PART: u64 = 4;
 /// Most turns of the tail that are read although they will not fit.
 const SKIPPED_MAX: usize = 64;
 /// Rendering may cost a little more than was counted; the budget is lowered by the difference and the build repeated. A
@@ -56,8 +60,8 @@ const EXACT_ATTEMPTS: u32 = 4;
 /// on, and blocks that the provider does not know are shown as the text in them; since version 10, calls and results that
 /// lost each other by an edit take no room, and participants are not told of them; since version 11, a call is not given up
 /// because an earlier one with its id was, and a recalled message in which a tool or a program speaks beside a person is split
-/// by speaker.
-pub(super) const RENDERER_VERSION: u32 = 11;
+/// by speaker; since version 12, a checkpoint is not shortened for a newest turn that does not fit even so.
+pub(super) const RENDERER_VERSION: u32 = 12;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
@@ -129,6 +133,13 @@ impl Context {
         }
     }
 
+    /// Whether a good part of the budget is free although there are turns that were not read.
+    fn has_room_for_older(&self) -> bool {
+        let is_unread = |left: &LeftOut| left.section == Section::Tail && left.is_unread();
+        self.tokens.used < self.tokens.budget - self.tokens.budget / SPARSE_PART
+            && self.left_out.iter().any(is_unread)
+    }
+
     /// Refuses a context that leaves turns out for lack of room.
     pub fn check_whole(&self) -> Result<(), Error> {
         match self.left_out.iter().any(LeftOut::lacked_room) {
@@ -198,14 +209,33 @@ impl ConversationHandle {
             None if self.is_still(&conversation) => self.fold_now(&conversation)?,
             _ => self.shared().fold(key, through)?,
         };
-        let family = options.family();
+        let mut read_budgets = recorded.map_or(1, |receipt| receipt.policy.read_budgets);
+        loop {
+            let context = self.context_reading(&fold, options, recorded, read_budgets)?;
+            let is_last = recorded.is_some() || read_budgets >= READ_BUDGETS_MAX;
+            if is_last || !context.has_room_for_older() {
+                return Ok(context);
+            }
+            read_budgets *= 4;
+        }
+    }
+
+    /// The context, of a tail that is worth so many budgets.
+    fn context_reading(
+        &self,
+        fold: &Fold,
+        options: &ContextOptions,
+        recorded: Option<&Receipt>,
+        read_budgets: u64,
+    ) -> Result<Context, Error> {
+        let (family, through) = (options.family(), fold.through_seq);
         let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
         let projection = match (&options.projection, recorded) {
             (None, None) => self.contexts().default_projection()?,
             (given, _) => given.clone(),
         };
         let Gathered { mut material, projection, mut is_public, left_out } =
-            self.gather(&fold, options, projection.as_ref(), recorded)?;
+            self.gather(fold, options, projection.as_ref(), recorded, read_budgets)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
             token_budget: options.token_budget,
@@ -218,7 +248,7 @@ impl ConversationHandle {
         };
         let mut checkpoint = None;
         let mut is_shortened =
-            self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
+            self.fit_checkpoint(fold, version, &request, &mut checkpoint, &mut material)?;
         let asked = self.audience_of(&options.asked)?;
         let mut begins = through + 1;
         if options.recall.is_some() {
@@ -235,7 +265,7 @@ impl ConversationHandle {
             (None, None) => {}
         }
         for attempt in 1_u32.. {
-            is_shortened |= self.fit_checkpoint(&fold, version, &request, &mut checkpoint, &mut material)?;
+            is_shortened |= self.fit_checkpoint(fold, version, &request, &mut checkpoint, &mut material)?;
             let assembled = match context::assemble(&request, &material) {
                 Err(error) if attempt > 1 && error.is(code::BUDGET_TOO_SMALL) => break,
                 assembled => assembled?,
@@ -262,8 +292,9 @@ impl ConversationHandle {
             let is_cut = material.more || assembled.tail < material.tail.len();
             let shown_from = assembled.messages.iter().filter_map(|said| said.seq).min();
             let is_told = |seq: &Option<u64>| !is_cut || *seq >= shown_from;
-            let mut context = self.finish(&fold, options, assembled, rendered, projection)?;
+            let mut context = self.finish(fold, options, assembled, rendered, projection)?;
             context.receipt.renderer_version = version;
+            context.receipt.policy.read_budgets = read_budgets;
             let told = left_out.into_iter().filter(|(seq, _)| is_told(seq)).map(|(_, left)| left);
             context.left_out.splice(..0, told);
             if is_shortened {
@@ -320,19 +351,28 @@ impl ConversationHandle {
                 None => self.checkpoint(fold.checkpoint)?,
             };
             let (Some(shown), Some(state)) = (shown, &material.state) else { return Ok(false) };
-            let room = context::room_for_state(request, material)?;
             let old = rendered(&shown);
             let with = |left: &Checkpoint| ContextText {
                 text: state.text.replacen(&old, &rendered(left), 1),
                 ..state.clone()
             };
-            let fits = |left: &Checkpoint| context::state_tokens(request.family, &with(left)) <= room;
+            let fitted = |with_newest: bool| {
+                let room = context::room_for_state(request, material, with_newest)?;
+                let fits = |left: &Checkpoint| context::state_tokens(request.family, &with(left)) <= room;
+                Ok::<_, Error>(compaction::fitted(&shown, fits))
+            };
+            let mut left = fitted(true)?;
+            if left.is_none() && version >= 12 && context::has_older(request, material) {
+                // The newest turn is left out in any case; the checkpoint need not be.
+                left = fitted(false)?;
+            }
             // The error says how little is enough.
-            let least = || Checkpoint { goal: shown.goal.clone(), ..Checkpoint::default() };
-            let left = compaction::fitted(&shown, fits).unwrap_or_else(least);
+            let left =
+                left.unwrap_or_else(|| Checkpoint { goal: shown.goal.clone(), ..Checkpoint::default() });
+            let is_shortened = version < 12 || left != shown;
             material.state = Some(with(&left));
             *checkpoint = Some(left);
-            return Ok(true);
+            return Ok(is_shortened);
         }
         while lacks_room(material)? {
             let shown = match checkpoint.take() {
@@ -389,6 +429,7 @@ impl ConversationHandle {
                 replies_as: options.replies_as.clone(),
                 asked: options.asked.clone(),
                 whole_view: projection.as_ref().is_some_and(|body| !body.of_receipt),
+                read_budgets: 1,
                 recall: options.recall.clone(),
             },
             through_seq: fold.through_seq,
@@ -420,6 +461,7 @@ impl ConversationHandle {
         options: &ContextOptions,
         how: Option<&projection::Options>,
         receipt: Option<&Receipt>,
+        read_budgets: u64,
     ) -> Result<Gathered, Error> {
         let recorded = receipt.and_then(|receipt| receipt.projection.as_ref());
         let version = receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
@@ -461,7 +503,7 @@ impl ConversationHandle {
                 (Some(how), None) => {
                     let how = how.clone().redacted(self.redaction()?)?;
                     let how = how.with_scratchpads(&self.scratchpads(fold)?);
-                    Some(How::Now(Box::new(how), self.summary(fold)?))
+                    Some(How::Now(Box::new(how), self.public_summary(fold)?))
                 }
                 (None, None) => None,
             };
@@ -476,7 +518,10 @@ impl ConversationHandle {
             (material.tail, projection) = match projected {
                 Some((tail, body)) => (tail, Some(body)),
                 None => {
-                    let (turns, more) = self.tail(fold, options, how.is_some(), version)?;
+                    let budgets = if how.is_some() { PROJECTED_BUDGETS } else { 1 };
+                    let largest = options.token_budget.saturating_mul(budgets);
+                    let room = Room { tokens: largest.saturating_mul(read_budgets), largest };
+                    let (turns, more) = self.tail(fold, options, room, version)?;
                     material.more = more;
                     is_public &= turns.iter().all(|turn| turn.is_public);
                     self.projected_tail(fold, options, turns, how.as_ref())?
@@ -656,6 +701,11 @@ impl ConversationHandle {
         Ok(self.checkpoint_with_edits(fold)?.map(|(checkpoint, _)| checkpoint.handoff_md))
     }
 
+    /// The same as everyone may read it: a projection is recorded for all.
+    pub(super) fn public_summary(&self, fold: &Fold) -> Result<Option<String>, Error> {
+        self.for_everyone().summary(fold)
+    }
+
     fn state_piece(&self, fold: &Fold, version: u32) -> Result<Option<ContextText>, Error> {
         let mut state: State = self.read_state(fold, fold.updated)?;
         if version < 6 {
@@ -730,10 +780,10 @@ impl ConversationHandle {
         &self,
         fold: &Fold,
         options: &ContextOptions,
-        projected: bool,
+        room: Room,
         version: u32,
     ) -> Result<(Vec<Tailed>, bool), Error> {
-        let gathered = self.tail_of(fold, options, projected, version, None)?;
+        let gathered = self.tail_of(fold, options, room, version, None)?;
         let pairs = pairing::pair(gathered.0.iter().map(|turn| turn.message.value()));
         let is_paired = pairs.calls.iter().all(|call| call.result.is_some())
             && pairs.results.iter().all(|result| result.call.is_some());
@@ -743,7 +793,7 @@ impl ConversationHandle {
         }
         match self.messages_after_edits(fold)? {
             None => Ok(gathered),
-            read => self.tail_of(fold, options, projected, version, read.as_ref()),
+            read => self.tail_of(fold, options, room, version, read.as_ref()),
         }
     }
 
@@ -771,7 +821,7 @@ impl ConversationHandle {
         &self,
         fold: &Fold,
         options: &ContextOptions,
-        projected: bool,
+        room: Room,
         version: u32,
         read: Option<&HashMap<TurnId, Raw>>,
     ) -> Result<(Vec<Tailed>, bool), Error> {
@@ -779,8 +829,6 @@ impl ConversationHandle {
         let (start, _) = view_start(fold.checkpoint, fold.budget);
         // Counts are cached for whole messages only.
         let mut partial = HashSet::new();
-        let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
-        let room = options.token_budget.saturating_mul(budgets);
         let mut turns: Vec<(Turn, Message)> = Vec::new();
         let mut private = HashSet::new();
         let (mut tokens, mut skipped) = (0, 0);
@@ -827,7 +875,7 @@ impl ConversationHandle {
                 // One group more than asked for, so that the first one is complete.
                 let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
                 let asked = options.input_from.is_some_and(|from| position(&turn) >= from);
-                if (tokens > room || enough) && !asked {
+                if (tokens > room.tokens || enough) && !asked {
                     more = true;
                     break 'pages;
                 }
@@ -836,9 +884,10 @@ impl ConversationHandle {
                     true => family.message(message.value()),
                     false => self.count(family, &turn, message.value()),
                 };
-                let left = room.saturating_sub(tokens);
+                let left = room.tokens.saturating_sub(tokens);
+                let fits = cost <= left.min(room.largest);
                 // If a turn does not fit, older ones may.
-                if version >= 4 && cost > left && left >= room / FREE_PART && skipped < SKIPPED_MAX {
+                if version >= 4 && !fits && left >= room.tokens / FREE_PART && skipped < SKIPPED_MAX {
                     skipped += 1;
                 } else {
                     tokens += cost;
@@ -924,6 +973,15 @@ fn take_input(tail: &mut Vec<ContextMessage>, from: u64) -> Vec<ContextMessage> 
     let first = tail.iter().position(|said| said.seq.is_some_and(|seq| seq >= from)).unwrap_or(tail.len());
     let first = pairing::pair(tail.iter().map(|said| &said.message)).cut_at_or_before(first);
     tail.split_off(first)
+}
+
+/// How much of the tail is read.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Tokens of all turns that may fit.
+    tokens: u64,
+    /// Most tokens of one of them.
+    largest: u64,
 }
 
 /// A turn of the tail.

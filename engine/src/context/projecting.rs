@@ -67,7 +67,7 @@ impl ConversationContexts<'_> {
         let fold = self.0.shared().fold(key, head)?;
         let options = options.clone().redacted(self.0.redaction()?)?;
         let options = options.with_scratchpads(&self.0.scratchpads(&fold)?);
-        let summary = self.0.summary(&fold)?;
+        let summary = self.0.public_summary(&fold)?;
         let previous = self.0.previous_projection(&fold)?;
         self.0.with_transcript(&fold, |transcript| {
             let (after_seq, is_public) = (transcript.after_seq, transcript.is_public);

@@ -87,9 +87,20 @@ pub struct Policy {
     /// Whether the projection is of the whole messages view, and not of its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole_view: bool,
+    /// Budgets' worth of turns that the tail was taken from: more than one where some were too large.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub read_budgets: u64,
     /// Recall into the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<super::RecallRequest>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(budgets: &u64) -> bool {
+    *budgets == 1
 }
 
 impl Receipt {

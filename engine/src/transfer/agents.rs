@@ -21,7 +21,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::{BODY_BYTES_MAX, METADATA_BYTES_MAX};
 use everturn_core::message;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Role, Successor};
+use everturn_core::turn::{Role, Successor, Turn};
 use everturn_core::write::{Summarized, SupersededBody};
 use everturn_formats::agents::{Entry, EntryContent, ParsedTurn, Reader, Thread};
 use everturn_store::TurnQuery;
@@ -69,6 +69,7 @@ impl Tenant {
             waiting: 0,
             turns: 0,
             late: 0,
+            changed_here: 0,
             added: 0,
             kept: BTreeMap::new(),
         };
@@ -107,6 +108,10 @@ impl Tenant {
             problems.push(format!("and {more} more of the same kind"));
         }
         problems.extend(import.left_out.values().cloned());
+        if import.changed_here > 0 {
+            let count = import.changed_here;
+            problems.push(format!("{count} turns of the file were erased or edited here; that stays"));
+        }
         let hollow = import.leave_hollow();
         let met = import.met.iter().filter(|at| !hollow.contains(at));
         let met: Vec<ConversationId> = met.map(|at| import.id(reader.threads(), *at)).collect();
@@ -222,6 +227,8 @@ struct Import<'a> {
     waiting: usize,
     turns: u64,
     late: u64,
+    /// Turns that were erased or edited here, and have a newer version in the file.
+    changed_here: u64,
     added: u64,
     kept: BTreeMap<String, u64>,
 }
@@ -351,9 +358,17 @@ impl Import<'_> {
         match entry.step {
             EntryContent::Turn(said) => {
                 let id = self.turn_id(at, key)?;
-                // An older version than what is here: the file is a copy from before.
-                if before.is_some() && self.stands(at, id)?.is_some() {
-                    return Ok(());
+                if let Some(before) = before {
+                    // An older version than what is here: the file is a copy from before.
+                    let is_older =
+                        self.stands(at, id)?.is_some() || self.is_other_state(at, &said, before)?;
+                    if is_older {
+                        return Ok(());
+                    }
+                    if self.is_changed_here(at, before)? {
+                        self.changed_here += 1;
+                        return Ok(());
+                    }
                 }
                 self.turn(at, entry.line, id, *said, entry.at, before)?;
                 // A newer version of a turn belongs where the older one is.
@@ -509,10 +524,36 @@ impl Import<'_> {
 
     /// Whether a turn is there, and then whether nothing took its place.
     fn stands(&mut self, at: usize, id: TurnId) -> Result<Option<bool>, Error> {
-        let target = self.target(at)?;
-        if let Some(stands) = target.batch.turns.get(&id) {
+        if let Some(stands) = self.target(at)?.batch.turns.get(&id) {
             return Ok(Some(*stands));
         }
+        let turn = self.stored(at, id)?;
+        Ok(turn.map(|turn| !matches!(turn.superseded_by, Some(Successor::Turn(_)))))
+    }
+
+    /// Whether the version that is here says the same, and is at least as far.
+    fn is_other_state(&mut self, at: usize, said: &ParsedTurn, here: u64) -> Result<bool, Error> {
+        let Some(other) = said.other_state.filter(|other| other.key == here) else { return Ok(false) };
+        let here = self.turn_id(at, here)?;
+        Ok(!other.lost_tokens || self.stored(at, here)?.is_none_or(|turn| turn.tokens.is_none()))
+    }
+
+    /// Whether somebody erased a version here or replaced it by hand: then that stays, whatever the file says since.
+    fn is_changed_here(&mut self, at: usize, version: u64) -> Result<bool, Error> {
+        let id = self.turn_id(at, version)?;
+        if self.target(at)?.batch.turns.contains_key(&id) {
+            return Ok(false);
+        }
+        let Some(turn) = self.stored(at, id)? else { return Ok(false) };
+        let by_hand = match turn.superseded_by {
+            Some(Successor::Turn(by)) => self.stored(at, by)?.is_some_and(|by| by.adapter.is_none()),
+            _ => false,
+        };
+        Ok(turn.erased || by_hand)
+    }
+
+    /// A turn that was written before.
+    fn stored(&mut self, at: usize, id: TurnId) -> Result<Option<Turn>, Error> {
         self.finish(at)?;
         let target = self.target(at)?;
         if target.conversation.is_none() {
@@ -520,7 +561,7 @@ impl Import<'_> {
         }
         let key = target.key.clone();
         match self.tenant.shared().journal.index.turn_in(&key, id) {
-            Ok(turn) => Ok(Some(!matches!(turn.superseded_by, Some(Successor::Turn(_))))),
+            Ok(turn) => Ok(Some(turn)),
             Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }

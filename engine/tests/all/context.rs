@@ -12,7 +12,7 @@ use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
-use everturn_views::context::{Section, Sections, Source};
+use everturn_views::context::{Block, LeftOut, Section, Sections, Source};
 use everturn_views::projection;
 use serde_json::{Value, json};
 
@@ -730,6 +730,80 @@ fn a_group_that_does_not_fit_makes_room_for_older_ones() {
         let seq = chat.contexts().record(&context).unwrap().seq;
         let again = chat.contexts().replay_at(seq).unwrap();
         assert_eq!((again.prefix_hash, again.messages), (context.prefix_hash, context.messages));
+    }
+}
+
+/// Regression: 26,600 of 28,000 tokens were left free where turns that were too large came first, since they counted as
+/// read and older ones were not.
+#[test]
+fn a_context_fills_any_budget_past_turns_that_are_too_large() {
+    let seed = seed(15);
+    let _told = ToldOnFailure(seed);
+    let mut dice = Dice::new(seed);
+    for _ in 0..6 {
+        let (_store, scope) = memory();
+        let id = scope.begin();
+        for n in 0..80 {
+            let words = if dice.once_in(8) { 2000 } else { 1 + dice.roll(80) };
+            let text = "plain words and more ".repeat(words);
+            if dice.once_in(2) {
+                scope.say(id, NewTurn::user(&text));
+            } else {
+                let call = format!("c{n}");
+                scope.say(id, calls(&call));
+                scope.say(id, NewTurn::tool_result(&call, &text));
+            }
+        }
+        let chat = scope.conversation(id);
+        let ask = Raw::of(&json!({"role": "user", "content": "what next?"})).unwrap();
+        for provider in Provider::ALL {
+            let whole = ContextOptions { provider, ..ContextOptions::new(10_000_000) };
+            let whole = chat.contexts().build(&whole).unwrap();
+            for _ in 0..25 {
+                let budget = 400 + dice.roll(24_000) as u64;
+                let options =
+                    ContextOptions { input: vec![ask.clone()], provider, ..ContextOptions::new(budget) };
+                let context = chat.contexts().build(&options).unwrap();
+                assert_valid(provider, &context);
+                let used = context.tokens.used;
+                assert!(used <= budget, "{provider}: {used} of {budget}");
+                if used < budget - budget / 4 {
+                    let is_out =
+                        |block: &&Block| !context.included.iter().any(|other| other.source == block.source);
+                    let mut small = whole.included.iter().filter(|block| block.tokens < (budget - used) / 2);
+                    assert_eq!(small.find(is_out), None, "{provider}: {used} of {budget}");
+                }
+            }
+        }
+        let options = ContextOptions { input: vec![ask], ..ContextOptions::new(6000) };
+        let context = chat.contexts().build(&options).unwrap();
+        let seq = chat.contexts().record(&context).unwrap().seq;
+        let again = chat.contexts().replay_at(seq).unwrap();
+        assert_eq!((again.prefix_hash, again.messages), (context.prefix_hash, context.messages));
+    }
+}
+
+/// Regression: the checkpoint was emptied for a newest turn that did not fit even so, and older turns took the room.
+#[test]
+fn a_checkpoint_is_not_shortened_for_a_turn_that_does_not_fit_even_so() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("The goal is a faster parser. Never touch the lexer."));
+    for n in 0..30 {
+        scope.say(id, NewTurn::assistant(&format!("We decided to use variant {n} in src/module_{n}.rs.")));
+    }
+    let chat = scope.conversation(id);
+    chat.compaction().compact(by_hand(1)).unwrap();
+    scope.say(id, NewTurn::user(&"some words ".repeat(100)));
+    let build = |budget: u64| chat.contexts().build(&ContextOptions::new(budget));
+    let state_of = |context: &Context| context.tokens.by_section[&Section::State];
+    let whole = state_of(&build(50_000).unwrap());
+    scope.say(id, NewTurn::user(&"a question that is far too long ".repeat(1000)));
+    for budget in (whole + 50..whole + 1500).step_by(97) {
+        let context = build(budget).unwrap();
+        assert_eq!(state_of(&context), whole, "{budget}: {:?}", context.left_out);
+        let has_told = |left: &LeftOut| left.section == Section::Tail && left.lacked_room();
+        assert!(context.left_out.iter().any(has_told), "{:?}", context.left_out);
     }
 }
 

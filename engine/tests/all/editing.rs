@@ -238,8 +238,17 @@ fn a_summary_prefix_tells_of_an_edit_of_what_it_covers() {
             ..NewTurn::user("Please look at src/secret.rs.")
         };
         chat.supersede(said[4].id, secret).wait().unwrap();
+        let secret = NewTurn {
+            visibility: Some(Visibility::Private),
+            ..NewTurn::assistant("I look at src/secret.rs.")
+        };
+        chat.supersede(said[3].id, secret).wait().unwrap();
         let view = chat.contexts().project(&options).unwrap();
         assert!(!view.messages[0].get().contains("src/secret.rs"), "{:?}", view.messages);
+        let context = chat.contexts().build(&asked).unwrap();
+        assert!(!context.messages[0].get().contains("src/secret.rs"), "{:?}", context.messages);
+        let (_, recorded) = chat.contexts().project_turn(&options).unwrap();
+        assert!(!recorded.body.unwrap().text.contains("src/secret.rs"));
     }
 }
 

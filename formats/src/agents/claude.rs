@@ -526,6 +526,7 @@ fn said(line: &Line<'_>, message: &Line<'_>, supersedes: Vec<u64>) -> ParsedTurn
         visibility: internal.then_some(Visibility::Internal),
         metadata: BTreeMap::from([(METADATA.to_string(), made(line.without("message")))]),
         supersedes,
+        other_state: None,
     }
 }
 

@@ -129,7 +129,10 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let says = |words: [&str; 2]| words.iter().any(|words| text.contains(words));
     if let Some(inner) = text.strip_prefix('[') {
         // A list of whole conversations has these further in.
-        let is_said = names_in(inner).iter().any(|name| ["role", "type", "parts"].contains(name));
+        let names = names_in(inner);
+        // Behind a content that is longer than what is known here comes the role.
+        let is_said = names.iter().any(|name| ["role", "type", "parts"].contains(name))
+            || names.contains(&"content") && !has_whole_object(inner);
         return (is_said && begins_with_object(inner) && !begins_with_event(inner))
             .then(|| (shape(text), Layout::Value));
     }
@@ -180,6 +183,13 @@ fn begins_with_object(list: &str) -> bool {
             Some(Err(error)) => error.is_eof(),
             None => false,
         }
+}
+
+fn has_whole_object(list: &str) -> bool {
+    serde_json::Deserializer::from_str(list)
+        .into_iter::<IgnoredAny>()
+        .next()
+        .is_some_and(|first| first.is_ok())
 }
 
 /// Whether the first element of a list says something without a role: an event of some program, and no message or item.

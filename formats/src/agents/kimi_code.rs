@@ -7,7 +7,8 @@ use super::line::{Line, made, words};
 use super::opencode::at;
 use super::reader::Mapper;
 use super::{
-    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
+    Entry, EntryContent, Format, Origin, OtherState, ParsedTurn, Thread, conversation_id, name_of, nth,
+    prompt_title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
@@ -180,9 +181,12 @@ impl KimiCode {
         if !step.blocks.is_empty() {
             let message = format!("{{\"role\":\"assistant\",\"content\":[{}]}}", step.blocks.join(","));
             let (model, tokens) = (self.model.clone(), step.tokens);
-            let version = if goes_on { name_of(&[&message, "goes on"]) } else { name_of(&[&message]) };
-            let said = ParsedTurn { message, model, tokens, ..ParsedTurn::default() };
-            push(name_of(&["step", &step.id]), version, step.line, step.at, said);
+            let name = name_of(&["step", &step.id]);
+            let ended = name_of(&[&message]);
+            let version = if goes_on { name_of(&[&message, "goes on"]) } else { ended };
+            let other_state = goes_on.then(|| OtherState { key: nth(name, ended), lost_tokens: false });
+            let said = ParsedTurn { message, model, tokens, other_state, ..ParsedTurn::default() };
+            push(name, version, step.line, step.at, said);
         }
         for (line, at, call, message) in step.results {
             let (name, version) = (name_of(&["result", &step.id, &call]), name_of(&[&message]));

@@ -8,8 +8,8 @@
 use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::{
-    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
-    title,
+    Entry, EntryContent, Format, Origin, OtherState, ParsedTurn, Thread, conversation_id, name_of, nth,
+    prompt_title, title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
@@ -158,17 +158,20 @@ impl Mapper for Opencode {
         let kept =
             format!("{{\"info\":{},\"parts\":[{}]{mark}}}", line.raw("info").unwrap_or("{}"), rest.join(","));
         turns[0].metadata.insert("opencode".to_string(), made(kept));
-        for (index, turn) in turns.into_iter().enumerate() {
+        for (index, mut turn) in turns.into_iter().enumerate() {
             let name = match id.is_empty() {
                 true => name_of(&["line", &turn.message, &number.to_string()]),
                 false => name_of(&["id", &id, &index.to_string()]),
             };
             // A message that was exported before it was whole has a newer version later. Its tokens are with its last step:
             // one that was the last is another version once it is followed by more.
-            let key = match is_answer(&turn) && Some(index) < last_answer {
-                true => nth(name, name_of(&[&turn.message, "followed"])),
-                false => nth(name, name_of(&[&turn.message])),
-            };
+            let followed = nth(name, name_of(&[&turn.message, "followed"]));
+            let mut key = nth(name, name_of(&[&turn.message]));
+            if is_answer(&turn) {
+                let is_followed = Some(index) < last_answer;
+                let other = if is_followed { std::mem::replace(&mut key, followed) } else { followed };
+                turn.other_state = Some(OtherState { key: other, lost_tokens: is_followed });
+            }
             let is_synthetic =
                 if index == 0 { is_first_synthetic } else { turn.metadata.contains_key("opencode") };
             let title = if is_synthetic { None } else { self.title(&turn.message) };

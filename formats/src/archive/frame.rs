@@ -1,7 +1,6 @@
 //! The outside of an archive: bytes, their hash, and the frame at the end that holds it.
 
-use everturn_core::chain::Hash;
-use sha2::{Digest, Sha256};
+use everturn_core::chain::{Hash, Hasher};
 use std::io::{self, Read, Write};
 
 /// Header of a Zstandard frame that decoders skip, with 32 bytes of content. Frozen.
@@ -16,18 +15,18 @@ const CHUNK_BYTES: usize = 128 * 1024;
 /// Hashes everything written through it.
 pub struct Hashing<W> {
     out: W,
-    hasher: Sha256,
+    hasher: Hasher,
     bytes: u64,
 }
 
 impl<W: Write> Hashing<W> {
     pub fn new(out: W) -> Hashing<W> {
-        Hashing { out, hasher: Sha256::new(), bytes: 0 }
+        Hashing { out, hasher: Hasher::default(), bytes: 0 }
     }
 
     /// Writes the hash at the end. Returns the flushed output with the hash and the number of bytes.
     pub fn finish(mut self) -> io::Result<(W, Hash, u64)> {
-        let hash = Hash(self.hasher.finalize().into());
+        let hash = self.hasher.finish();
         self.out.write_all(&TRAILER_HEAD)?;
         self.out.write_all(&hash.0)?;
         self.out.flush()?;
@@ -51,7 +50,7 @@ impl<W: Write> Write for Hashing<W> {
 /// Passes on everything but the last frame, and hashes it.
 pub struct Checking<R> {
     source: R,
-    hasher: Sha256,
+    hasher: Hasher,
     /// Bytes read and not passed on yet; the last [`TRAILER_BYTES`] are held back.
     pending: Vec<u8>,
     given: usize,
@@ -64,7 +63,7 @@ pub struct Checking<R> {
 
 impl<R: Read> Checking<R> {
     pub fn new(source: R) -> Checking<R> {
-        let hasher = Sha256::new();
+        let hasher = Hasher::default();
         Checking {
             source,
             hasher,
@@ -101,7 +100,7 @@ impl<R: Read> Checking<R> {
     pub fn finish(mut self) -> io::Result<Option<Hash>> {
         self.fill()?;
         let rest = &self.pending[self.given..];
-        let hash = Hash(self.hasher.finalize().into());
+        let hash = self.hasher.finish();
         Ok((self.ended && rest == [&TRAILER_HEAD[..], &hash.0].concat()).then_some(hash))
     }
 }

@@ -165,8 +165,9 @@ fn speaks(message: &Raw) -> bool {
         |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(|text| !text.trim().is_empty());
     let block = |block: &Value| {
         let kind = block.get("type").is_none_or(|kind| kind == "text" || kind == "input_text");
-        let fields = block.as_object().is_some_and(|fields| fields.len() <= 2);
-        kind && fields && words(block.get("text"))
+        let plain =
+            block.as_object().is_some_and(|fields| fields.keys().all(|key| key == "type" || key == "text"));
+        kind && plain && words(block.get("text"))
     };
     let blocks = |value: Option<&Value>| {
         value.and_then(Value::as_array).is_some_and(|blocks| !blocks.is_empty() && blocks.iter().all(block))

@@ -1295,6 +1295,9 @@ fn an_item_among_other_lines_decides_nothing() {
     assert_eq!(agents::detect(lines(&others).as_bytes()), None);
     let part = json!({"id":"prt_1","sessionID":"ses_1","messageID":"msg_1","type":"reasoning","text":"hm"});
     assert_eq!(agents::detect(part.to_string().as_bytes()), None);
+    // What is known of the file ends within a long content.
+    let long = json!([{"content": "words ".repeat(20_000), "role": "user"}]).to_string();
+    assert!(agents::detect(&long.as_bytes()[..agents::HEAD_BYTES]).is_some());
     let items = [reasoning, json!({"type":"function_call","call_id":"c1","name":"ls","arguments":"{}"})];
     assert_eq!(agents::detect(lines(&items).as_bytes()), Some(agents::Format::OpenaiResponses));
 }

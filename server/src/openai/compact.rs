@@ -142,8 +142,14 @@ fn turns_of(place: &ConversationHandle) -> Result<Vec<Turn>, Error> {
 }
 
 /// Index of the first turn that is not summarized, because a call waits for its result; the number of turns if none does.
+/// A call that a person has spoken after was interrupted, and waits no more.
 fn waiting_from(place: &ConversationHandle, turns: &[Turn], messages: &[Value]) -> Result<usize, Error> {
-    let since = place.state().read()?.pending_tools.iter().map(|tool| tool.since_seq).min();
+    let asks = |(turn, message): &(&Turn, &Value)| {
+        turn.role == Role::User && pairing::pair([*message]).results.is_empty()
+    };
+    let asked = turns.iter().zip(messages).filter(asks).last().map_or(0, |(turn, _)| turn.seq);
+    let pending = place.state().read()?.pending_tools;
+    let since = pending.iter().map(|tool| tool.since_seq).filter(|since| *since > asked).min();
     let called = since.and_then(|since| turns.iter().position(|turn| turn.seq >= since));
     Ok(called.map_or(turns.len(), |called| pairing::pair(messages).cut_at_or_before(called)))
 }

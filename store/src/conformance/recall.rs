@@ -331,8 +331,9 @@ pub fn a_fork_finds_what_it_inherited(store: &dyn Backend) {
 pub fn what_forks_inherit_from_a_deleted_parent_is_found_under_them(store: &dyn Backend) {
     let m = Maker::default();
     let (parent, child, grandchild) = (m.key(), m.key(), m.key());
-    let (sleeps, wakes) = (m.say("the pangolin sleeps"), m.say("the pangolin wakes"));
-    create(store, &parent, vec![m.created(), sleeps, wakes, m.draft("note", "{}")]);
+    let (said, open) = (m.say("the pangolin sleeps"), m.open());
+    let ended = m.end(kind::COMMITTED, turn_of(&open), "the pangolin wakes");
+    create(store, &parent, vec![m.created(), said, open, ended]);
     done(store, m.fork(&child, &parent, 4));
     done(store, m.fork(&grandchild, &child, 2));
     append(store, &parent, vec![m.say("the pangolin after the fork")]);

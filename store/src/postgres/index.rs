@@ -383,7 +383,7 @@ impl Maintenance for Postgres {
             };
             let mut fresh = write::new_conversation(&key, old.created, fork);
             let buffer = RefCell::new(Buffer::default());
-            let lookup = InDatabase::new(&db, &buffer, &key);
+            let lookup = InDatabase::along(&db, &buffer, &key, lineage.clone());
             let mut after = lineage.levels[0].floor;
             loop {
                 let page = read::events(&db, &lineage, after, 1000)?;

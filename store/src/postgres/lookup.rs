@@ -38,6 +38,11 @@ impl<'a> InDatabase<'a> {
         InDatabase { db, buffer, key, parent: None, line, turns, hashes }
     }
 
+    /// For the events of a conversation that may be deleted, but is read in forks.
+    pub fn along(db: &'a Db, buffer: &'a RefCell<Buffer>, key: &'a Key, line: Lineage) -> InDatabase<'a> {
+        InDatabase { line: OnceCell::from(line), ..InDatabase::new(db, buffer, key) }
+    }
+
     /// For the plan of an action on a conversation that ends at `head`. What its many events look up is read here at once.
     pub fn planning(
         db: &'a Db,

@@ -24,6 +24,7 @@ pub struct Level {
 }
 
 /// A conversation, its parent, the parent's parent, …
+#[derive(Clone)]
 pub struct Lineage {
     pub tenant: TenantName,
     pub levels: Vec<Level>,

@@ -4,8 +4,8 @@
 //! unescaped, strings and numbers as `serde_json` writes them.
 
 use super::Message;
+use everturn_core::chain::{Hash, Hasher};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::io::Write;
 
 pub(super) fn canonical(value: &Value) -> Vec<u8> {
@@ -24,7 +24,7 @@ pub(super) fn write(value: &Value, out: &mut Vec<u8>) {
 
 /// `sha256:` and the hash of a value's canonical JSON.
 pub(super) fn of_value(value: &Value) -> String {
-    spell(&Sha256::digest(canonical(value)))
+    spell(Hash::of(&canonical(value)))
 }
 
 /// The hash of the canonical JSON of a list of messages.
@@ -36,7 +36,7 @@ pub(super) fn of_messages<'m>(messages: impl Iterator<Item = &'m Message>) -> St
 #[derive(Clone, Default)]
 pub(super) struct Growing {
     /// States of the hasher, each with the number of messages hashed so far, ascending.
-    states: Vec<(usize, Sha256)>,
+    states: Vec<(usize, Hasher)>,
 }
 
 impl Growing {
@@ -78,7 +78,7 @@ impl Growing {
             self.states.push((count, hasher.clone()));
         }
         hasher.update(b"]");
-        spell(&hasher.finalize())
+        spell(hasher.finish())
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) fn of_body(body: &Value) -> (String, usize) {
             &written
         }
     };
-    (spell(&Sha256::digest(text)), chars(text))
+    (spell(Hash::of(text)), chars(text))
 }
 
 /// Number of characters in these bytes of UTF-8.
@@ -104,8 +104,8 @@ pub(super) fn chars(text: &[u8]) -> usize {
     chunks.iter().map(|chunk| usize::from(starts(chunk))).sum::<usize>() + usize::from(starts(rest))
 }
 
-fn spell(digest: &[u8]) -> String {
-    format!("sha256:{}", hex::encode(digest))
+fn spell(hash: Hash) -> String {
+    format!("sha256:{hash}")
 }
 
 /// Like [`write`], with a reused buffer. Recursion is bounded by the nesting that the parser allows. `keys` are

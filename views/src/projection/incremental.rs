@@ -25,7 +25,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// result, follow soon after it.
 const UNSETTLED: usize = 32;
 
-/// A growing transcript, with the decisions of its last view.
+/// A growing transcript, with the decisions of its last view. Its messages never change: one that is edited makes another
+/// transcript.
 #[derive(Default)]
 pub struct Incremental {
     messages: Vec<Message>,
@@ -53,8 +54,6 @@ struct Last {
     messages: usize,
     policy: String,
     options: Value,
-    /// Whether none of its messages was truncated.
-    is_whole: bool,
 }
 
 /// A message of the last view.
@@ -82,24 +81,6 @@ impl Incremental {
     /// Adds a message.
     pub fn push(&mut self, message: Message) {
         self.messages.push(message);
-    }
-
-    /// Shortens the transcript to its first `messages` messages, for example to replace the others. After that, and
-    /// until the next view, [`Previous::Last`] is a view without messages.
-    pub fn truncate(&mut self, messages: usize) {
-        if messages >= self.messages.len() {
-            return;
-        }
-        self.messages.truncate(messages);
-        if self.settled.end > messages {
-            self.settled = Settled::default();
-        }
-        if let Some(last) = &mut self.last {
-            let gone =
-                last.shown.iter().position(|kept| kept.source().is_some_and(|source| source >= messages));
-            last.shown.truncate(gone.unwrap_or(last.shown.len()));
-            last.is_whole = false;
-        }
     }
 
     /// Makes the next view.
@@ -153,13 +134,7 @@ impl Last {
             Some(source) if shown.is_unchanged() => Kept::Unchanged(source),
             _ => Kept::Changed(shown.kept()),
         }));
-        Last {
-            shown: before,
-            messages,
-            policy: options.name(),
-            options: options.record.clone(),
-            is_whole: true,
-        }
+        Last { shown: before, messages, policy: options.name(), options: options.record.clone() }
     }
 
     /// Number of unchanged messages at the start.
@@ -178,7 +153,7 @@ impl Last {
             Kept::Changed(shown) => shown.clone(),
         });
         let shown: Vec<_> = shown.collect();
-        if !self.is_whole || decisions(&shown, self.messages).is_none() {
+        if decisions(&shown, self.messages).is_none() {
             return Earlier::default();
         }
         let is_same_request = is_same_request(&self.policy, &self.options, options);

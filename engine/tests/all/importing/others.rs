@@ -5,6 +5,7 @@ use crate::stage::{Short, memory, refused};
 use everturn::{Error, Format, HistoryEntry, HistoryQuery, ImportOptions, Imported, NewTurn, Tenant};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
+use everturn_core::turn::Role;
 use serde_json::json;
 
 fn rollout() -> Vec<String> {
@@ -413,6 +414,72 @@ fn tokens_of_a_message_count_once_however_often_its_file_was_imported() {
         assert!(counted.1 > 0);
         assert_eq!(spent(&scope, id), counted, "{}", versions.last().unwrap());
         assert_eq!(import(&scope, versions.last().unwrap()).unwrap().added, 0);
+    }
+}
+
+/// Regression: an older copy of a file put an older version in the place of a newer one; an erased turn came back, and an
+/// edited one was said twice, when the file had grown.
+#[test]
+fn an_older_copy_changes_nothing_and_what_was_changed_here_stays() {
+    let message = |id: &str, role: &str, parts: serde_json::Value| {
+        json!({"info":{"id":id,"sessionID":"s","role":role,"modelID":"m","time":{"created":1_767_322_800_000_u64},
+            "tokens":{"input":10,"output":5}},"parts":parts})
+    };
+    let text = |text: &str| json!({"type":"text","text":text,"messageID":"m"});
+    let tool = json!({"type":"tool","callID":"c","tool":"ls","state":{"status":"completed","input":{},"output":"a.txt"}});
+    let file = |parts: &[serde_json::Value]| {
+        let messages =
+            [message("m1", "user", json!([text("List")])), message("m2", "assistant", json!(parts))];
+        json!({"info":{"id":"s","directory":"/w"},"messages":messages}).to_string()
+    };
+    let opencode = [
+        file(&[text("I look")]),
+        file(&[text("I look for it"), tool.clone()]),
+        file(&[text("I look for it"), tool, text("One file.")]),
+    ];
+    let event = |event: serde_json::Value| json!({"type":"context.append_loop_event","event":event,"time":1_785_612_800_000_u64});
+    let part =
+        |text: &str| event(json!({"type":"content.part","stepUuid":"st","part":{"type":"text","text":text}}));
+    let lines = [
+        json!({"type":"metadata","protocol_version":"1.4","created_at":1}),
+        json!({"type":"context.append_message","message":{"role":"user","content":"List"},"time":1_785_612_800_000_u64}),
+        event(json!({"type":"step.begin","uuid":"st"})),
+        part("I look"),
+        part(" for it."),
+        event(json!({"type":"step.end","uuid":"st","usage":{"inputOther":9,"output":4}})),
+    ];
+    let kimi = [4, 5, 6].map(|end| lines[..end].iter().map(|line| format!("{line}\n")).collect::<String>());
+
+    for versions in [opencode, kimi] {
+        let (_store, scope) = memory();
+        let id = import(&scope, &versions[2]).unwrap().conversation.id;
+        let whole = (said(&scope, id), spent(&scope, id));
+        assert_eq!(import(&scope, &versions[1]).unwrap().added, 0, "an older copy");
+        assert_eq!((said(&scope, id), spent(&scope, id)), whole);
+
+        for erases in [false, true] {
+            let (_store, scope) = memory();
+            let id = import(&scope, &versions[0]).unwrap().conversation.id;
+            let chat = scope.conversation(id);
+            let page = chat.history(Default::default()).unwrap().data;
+            let answer = page.iter().find_map(|entry| match entry {
+                HistoryEntry::Turn(turn) if turn.role == Role::Assistant => Some(turn.id),
+                _ => None,
+            });
+            match erases {
+                true => drop(chat.erase(answer.unwrap(), None, "private").wait().unwrap()),
+                false => {
+                    drop(chat.supersede(answer.unwrap(), NewTurn::assistant("By hand.")).wait().unwrap())
+                }
+            }
+            let report = import(&scope, &versions[2]).unwrap();
+            assert!(report.problems[0].contains("erased or edited here"), "{:?}", report.problems);
+            let words = match erases {
+                true => exported(&scope, id, Format::Markdown),
+                false => said(&scope, id).join("\n"),
+            };
+            assert!(!words.contains("I look") && words.contains("By hand.") != erases, "{words}");
+        }
     }
 }
 

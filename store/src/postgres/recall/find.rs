@@ -39,7 +39,7 @@ macro_rules! reader {
              SELECT k.no, k.id, k.deleted, 1 AS depth FROM conversation_rows k
                  WHERE k.tenant = c.tenant AND k.parent = c.no AND k.parent_seq >= e.seq
              UNION ALL SELECT k.no, k.id, k.deleted, f.depth + 1 FROM f JOIN conversation_rows k
-                 ON k.tenant = c.tenant AND k.parent = f.no AND k.parent_seq >= e.seq WHERE f.deleted IS NOT NULL)
+                 ON k.tenant = c.tenant AND k.parent = f.no AND k.parent_seq >= e.seq WHERE f.deleted IS NOT NULL AND f.depth < 1000)
              SELECT f.id FROM f WHERE f.deleted IS NULL ORDER BY f.depth, f.no LIMIT 1) END"
     };
 }
