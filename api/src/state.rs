@@ -228,8 +228,7 @@ impl Operation for RequestApproval {
                 tool_name: self.tool_name,
                 question: self.question,
                 deadline: self.deadline,
-                state: None,
-                reason: None,
+                ..ApprovalBody::default()
             };
             Ok(self.conversation.find(tenant)?.state().request_approval(request, self.actor))
         };

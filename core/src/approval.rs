@@ -32,6 +32,9 @@ pub struct ApprovalBody {
     /// Reason for the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Actors that may know of it, if the call is private.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audience: Vec<String>,
 }
 
 /// State of an approval.
@@ -75,9 +78,7 @@ pub fn admit(draft: &Draft, last: Option<&Event>, request: Option<&Event>) -> Re
     match last {
         Some(last) if last.kind == kind::APPROVAL_RESOLVED => return Err(resolved(last)),
         Some(_) if !is_resolution => {
-            let text =
-                format!("approval {:?} is requested already; choose another id", clip(&body.approval_id));
-            return Err(Error::conflict("approval.exists", text));
+            return Err(exists(&body.approval_id));
         }
         _ => {}
     }
@@ -115,6 +116,12 @@ pub fn check_request(request: &ApprovalBody) -> Result<(), Error> {
         return Err(Error::limit("APPROVAL_QUESTION_BYTES_MAX", limit, got, advice));
     }
     Ok(())
+}
+
+/// The id is taken.
+pub fn exists(approval_id: &str) -> Error {
+    let text = format!("approval {:?} is requested already; choose another id", clip(approval_id));
+    Error::conflict("approval.exists", text)
 }
 
 /// No such approval waits.

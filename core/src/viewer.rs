@@ -93,11 +93,6 @@ impl Viewer {
     /// An event as the viewer sees it: without its body, or without its private blocks, where those are not for the
     /// viewer.
     pub fn event(&self, mut event: Event) -> Event {
-        #[derive(Default, Deserialize)]
-        struct Addressed {
-            #[serde(default)]
-            audience: Vec<String>,
-        }
         if self.is(event.actor.as_deref()) || event.body.is_none() {
             return event;
         }
@@ -199,6 +194,21 @@ fn tells_of_private_blocks(event: &Event) -> bool {
 /// The actors that see all of a turn; `None` if everyone does.
 pub fn audience_of(turn: &Turn) -> Option<Vec<String>> {
     (!is_for_everyone(turn)).then(|| turn.actor.iter().chain(&turn.audience).cloned().collect())
+}
+
+/// The actors that may see an event; `None` if everyone may.
+pub fn audience_of_event(event: &Event) -> Option<Vec<String>> {
+    (event.visibility == Visibility::Private).then(|| {
+        let addressed: Addressed = event.read().unwrap_or_default();
+        event.actor.iter().cloned().chain(addressed.audience).collect()
+    })
+}
+
+/// Actors named in the body of a private event.
+#[derive(Default, Deserialize)]
+struct Addressed {
+    #[serde(default)]
+    audience: Vec<String>,
 }
 
 /// Whether everyone sees all of a turn.

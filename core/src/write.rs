@@ -265,7 +265,8 @@ impl Idempotency {
     fn check(&self, answered: &Answered) -> Result<(), Error> {
         let first = answered.events.first().and_then(|event| event.body.as_ref());
         if first.is_some_and(|body| self.fingerprint(&body.salt) != answered.fingerprint) {
-            let key = crate::id::clip(&self.key);
+            // The first line is the client's key; the second identifies the caller.
+            let key = crate::id::clip(self.key.lines().next().unwrap_or_default());
             let text =
                 format!("idempotency key {key:?} was used before with a different request; use a new key");
             return Err(Error::conflict("idempotency.reused", text));

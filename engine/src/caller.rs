@@ -13,7 +13,7 @@ use crate::writer::Submitted;
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
 use everturn_core::asset::Asset;
-use everturn_core::chain::{self, Head};
+use everturn_core::chain::{self, Hash, Head};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{Key, TurnId, clip};
@@ -24,8 +24,9 @@ use everturn_core::viewer::Viewer;
 use everturn_core::write::{Action, Write, absent_turn};
 use everturn_store::TurnQuery;
 use everturn_views::state::{Fold, speaks_of_tools};
+use serde_json::json;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The caller of a tenant's operations. The default is the owner of the store.
@@ -70,6 +71,16 @@ impl Caller {
         match &self.viewer {
             Viewer::Actors(names) if self.is_bound => names,
             _ => &[],
+        }
+    }
+
+    /// The stored name of an idempotency key: for a caller that is bound to actors, the key and a second line that identifies
+    /// them, however many they are and in whatever order.
+    pub(crate) fn own_key(&self, key: &str) -> String {
+        let actors: BTreeSet<&String> = self.actors().iter().collect();
+        match actors.is_empty() {
+            true => key.to_string(),
+            false => format!("{key}\n{}", Hash::of(json!(actors).to_string().as_bytes())),
         }
     }
 

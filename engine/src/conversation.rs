@@ -15,6 +15,7 @@ pub use settings::{Change, ForkOptions};
 pub use state::{ApprovalOutcome, ConversationState};
 
 use crate::assets::ConversationAssets;
+use crate::caller::Caller;
 use crate::compaction::ConversationCompaction;
 use crate::context::ConversationContexts;
 use crate::everturn::Shared;
@@ -103,8 +104,13 @@ impl ConversationHandle {
     }
 }
 
-pub(crate) fn idempotency(key: Option<String>, request: Option<Hash>) -> Result<Option<Idempotency>, Error> {
+/// The key of a request that the caller may send again. Others who choose the same key mean another request.
+pub(crate) fn idempotency(
+    caller: &Caller,
+    key: Option<String>,
+    request: Option<Hash>,
+) -> Result<Option<Idempotency>, Error> {
     let (Some(key), Some(request)) = (key, request) else { return Ok(None) };
     check_name("idempotency key", &key)?;
-    Ok(Some(Idempotency { key, request, only_repeat: None }))
+    Ok(Some(Idempotency { key: caller.own_key(&key), request, only_repeat: None }))
 }

@@ -156,7 +156,7 @@ impl Tenant {
                 Some(_) => Some(Hash::of(Raw::of(&settings)?.get().as_bytes())),
                 None => None,
             };
-            let idempotency = idempotency(new.idempotency_key, request)?;
+            let idempotency = idempotency(self.caller(), new.idempotency_key, request)?;
             let id = match new.id {
                 Some(id) => id,
                 None => ConversationId(self.shared().journal.source.ulid()?),

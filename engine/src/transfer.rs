@@ -213,6 +213,12 @@ impl Tenant {
             match item? {
                 Item::Header(header) if header.conversation.is_none() && restore.events == 0 => {
                     self.check_deleted(session::id_of(&header), role)?;
+                    // A conversation that was exported as a session is named by its own id.
+                    let exported =
+                        header.session_id.as_ref().and_then(|id| id.parse::<ConversationId>().ok());
+                    if let Some(id) = exported {
+                        self.check_deleted(id, role)?;
+                    }
                     return self.import_session(&header, reader, problems, None, progress);
                 }
                 Item::Header(_) | Item::End(_) => {}
@@ -528,8 +534,20 @@ impl ConversationHandle {
         let index = &self.shared().journal.index;
         let (turns, events): (Vec<transcript::Item>, Vec<transcript::Item>) =
             value.items.into_iter().partition(|item| matches!(item, transcript::Item::Turn { .. }));
-        let new = match self.count_known(existing, &turns, problems)? {
+        let summary = value.checkpoint.map(|(checkpoint, _)| checkpoint.handoff_md);
+        let new = match self.count_known(existing, &turns, summary.is_some(), problems)? {
             Some(known) => {
+                let fold = self.shared().fold(self.key(), existing.head.seq)?;
+                let given = summary.map(|summary| {
+                    let mut summary = Raw::of(&summary)?;
+                    ingest::redact(&mut summary, redaction_mode(existing))?;
+                    Ok::<_, Error>(summary.read::<String>())
+                });
+                if let Some(given) = given.transpose()?
+                    && given != self.summary(&fold)?
+                {
+                    problems.push(format!("{} keeps its own summary, which is not the value's", self.id()));
+                }
                 let left = self.left_as_it_is(existing, &events)?;
                 if !left.is_empty() {
                     problems.push(format!(
@@ -604,6 +622,7 @@ impl ConversationHandle {
         &self,
         existing: &Conversation,
         given: &[transcript::Item],
+        is_summarized: bool,
         problems: &mut Vec<String>,
     ) -> Result<Option<usize>, Error> {
         let said = |item: &transcript::Item| match item {
@@ -624,9 +643,14 @@ impl ConversationHandle {
             let reads: HashSet<Option<TurnId>> = view.iter().map(|turn| Some(turn.id)).collect();
             let rest: Vec<usize> =
                 (0..given.len()).filter(|n| !here[*n] || reads.contains(&given[*n].1)).collect();
-            if begins_with(rest.iter().map(|n| &given[*n].0), &view) {
-                let first = rest.get(view.len()).copied().unwrap_or(given.len());
-                return Ok(Some(first.max(last + 1)));
+            // What the value has summarized or trimmed by now still reads here.
+            let begins = rest.first().and_then(|n| given[*n].1);
+            let covered = view.iter().position(|turn| Some(turn.id) == begins);
+            for from in std::iter::once(0).chain(covered) {
+                if begins_with(rest.iter().map(|n| &given[*n].0), &view[from..]) {
+                    let first = rest.get(view.len() - from).copied().unwrap_or(given.len());
+                    return Ok(Some(first.max(last + 1)));
+                }
             }
         } else {
             // Without ids, an erased turn may have been any.
@@ -644,6 +668,15 @@ impl ConversationHandle {
                 && begins_with(given.iter().map(|(message, _)| message), &view)
             {
                 return Ok(Some(view.len()));
+            }
+            if is_summarized && given.len() > 1 && log.iter().all(|turn| !turn.erased) {
+                // One message alone may read like another.
+                let mut overlaps = 1..view.len().saturating_sub(1);
+                let goes_on =
+                    |from: &usize| begins_with(given.iter().map(|(message, _)| message), &view[*from..]);
+                if let Some(from) = overlaps.find(goes_on) {
+                    return Ok(Some(view.len() - from));
+                }
             }
         }
         if !here.iter().all(|here| *here) {

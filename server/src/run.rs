@@ -7,10 +7,15 @@ use crate::socket;
 use everturn::model::Embedder;
 use everturn::{Everturn, Options};
 use everturn_core::Error;
+use everturn_core::error::code;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// Maximum time that a start waits for a command that has the file open for writing.
+const OWNER_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two looks at the file. Its lock does not announce that it is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Longest time for closing the store, beyond that for running requests.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
@@ -52,15 +57,19 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         let telling = telemetry.begin()?;
         // Before the store is opened, so that no measurement is missed.
         crate::metrics::collect();
-        let opened = Everturn::open_with(store, options)?;
+        // Before the store is waited for and the address announced, so that no signal is missed.
+        let mut stop = Box::pin(signals()?);
+        let opened = tokio::select! {
+            opened = open(store, options) => opened?,
+            () = &mut stop => return Ok(telling),
+        };
         if let Some(folder) = &config.mcp_record {
             opened.note_records(folder)?;
         }
         let app = App::new(opened, config).with_embedders(embedders);
         let (tls, jwt) = (app.config.tls.is_some(), app.config.jwt.is_some());
         let read_only = app.store.is_read_only();
-        // Before the address is announced, so that no signal is missed.
-        let (stop, time) = (signals()?, app.config.shutdown.saturating_add(CLOSING_MAX));
+        let time = app.config.shutdown.saturating_add(CLOSING_MAX);
         let stop = async move {
             stop.await;
             end_within(time);
@@ -78,6 +87,29 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     let ended = served.map(|telling| telling.end());
     runtime.shutdown_timeout(BLOCKING_PATIENCE);
     ended
+}
+
+/// Opens the store. A command that has its file open for writing ends by itself, and is waited for, like any owner without
+/// a socket. An owner that serves the store until it is stopped is an error at once.
+async fn open(store: &str, options: Options) -> Result<Everturn, Error> {
+    let (file, until) = (everturn::store_file(store)?, Instant::now() + OWNER_PATIENCE);
+    let mut has_told = false;
+    loop {
+        let owned = match Everturn::open_with(store, options.clone()) {
+            Err(error) if error.is(code::STORE_OWNED) => error,
+            opened => return opened,
+        };
+        let owner = file.as_deref().and_then(socket::find);
+        let is_lasting = owner.is_some_and(|(_, tenure)| tenure == socket::Tenure::Lasting);
+        if is_lasting || Instant::now() >= until {
+            return Err(owned);
+        }
+        if !std::mem::replace(&mut has_told, true) {
+            let owned = owned.text().split(';').next().unwrap_or_default();
+            tracing::info!("{owned}; waiting up to {} s for it to end", OWNER_PATIENCE.as_secs());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
 }
 
 /// Ends the process after some time, or at the next signal, if it has not ended by itself: a database that does not answer

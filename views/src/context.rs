@@ -434,7 +434,7 @@ pub fn check_newest(
 }
 
 /// Tokens of the newest turn, at its shortest; 0 if the prompt needs none, because it has input or there are no turns.
-fn newest_tokens(request: &Request, material: &Material) -> Result<u64, Error> {
+pub fn newest_tokens(request: &Request, material: &Material) -> Result<u64, Error> {
     let tail = Tail::new(&material.tail, request.last_n);
     if !material.input.is_empty() || tail.first == tail.said.len() {
         return Ok(0);
@@ -444,10 +444,12 @@ fn newest_tokens(request: &Request, material: &Material) -> Result<u64, Error> {
     Ok(tail.cost(newest).min(bare.iter().map(|said| said.tokens).sum()))
 }
 
-/// Whether there are turns in the tail beside those that belong to the newest one.
-pub fn has_older(request: &Request, material: &Material) -> bool {
+/// Tokens of the smallest group of calls and results in the tail before the newest one; `None` if there is none.
+pub fn least_older(request: &Request, material: &Material) -> Option<u64> {
     let tail = Tail::new(&material.tail, request.last_n);
-    (tail.first + 1..tail.said.len()).any(|index| tail.legal[index])
+    let begins: Vec<usize> =
+        (tail.first..tail.said.len()).filter(|index| *index == tail.first || tail.legal[*index]).collect();
+    begins.windows(2).map(|group| tail.cost(group[0]) - tail.cost(group[1])).min()
 }
 
 /// Whether the sections that are always included do not fit; `with_newest` together with the newest turn.
@@ -460,14 +462,11 @@ pub fn lacks_room(request: &Request, material: &Material, with_newest: bool) -> 
     Ok(room(request, system + request.tools_tokens, state, input + newest).is_err())
 }
 
-/// Tokens that the state may have beside the other sections that are always included; `with_newest` beside the newest turn
-/// too.
-pub fn room_for_state(request: &Request, material: &Material, with_newest: bool) -> Result<u64, Error> {
+/// Tokens that the state may have beside the other sections that are always included, and so many tokens of the tail.
+pub fn room_for_state(request: &Request, material: &Material, tail: u64) -> u64 {
     let system = Chosen::all(request.family, Section::System, material.system.iter().collect()).cost;
     let input: u64 = material.input.iter().map(|said| said.tokens).sum();
-    let newest = if with_newest { newest_tokens(request, material)? } else { 0 };
-    let others = system + request.tools_tokens + input + newest + PROMPT_TOKENS;
-    Ok(request.token_budget.saturating_sub(others))
+    request.token_budget.saturating_sub(system + request.tools_tokens + input + tail + PROMPT_TOKENS)
 }
 
 /// Tokens of the state as a section.

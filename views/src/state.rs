@@ -79,7 +79,7 @@ pub struct Fold {
     pub prompt: Option<u64>,
     /// `seq` of the last receipt.
     pub receipt: Option<u64>,
-    /// `seq` of the last projection.
+    /// `seq` of the last projection since the last edit: earlier decisions may be about what was edited.
     pub projection: Option<u64>,
     /// Current statements about facts, corrections and retractions. Those learned from superseded or aborted
     /// turns are not among them.
@@ -238,6 +238,20 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
         let wrong = || wrong(&format!("must be {{\"name\": …}}, the name of a {what}"));
         body.read::<PinBody>().map(drop).ok_or_else(wrong)
     };
+    let reads = [
+        kind::PIN,
+        kind::UNPIN,
+        kind::SCRATCHPAD_SET,
+        kind::SCRATCHPAD_CLEAR,
+        kind::APPROVAL_REQUESTED,
+        kind::APPROVAL_RESOLVED,
+        kind::TOOL_STARTED,
+        kind::TOOL_FINISHED,
+        kind::TOOL_ABANDONED,
+    ];
+    if reads.contains(&kind) && !body.get().trim_start().starts_with('{') {
+        return Err(wrong("must be an object"));
+    }
     match kind {
         kind::PIN => {
             let advice = "pin the name of it and keep the rest in a turn";
@@ -334,6 +348,7 @@ impl Fold {
                     self.keep_calls(turn, by);
                     self.facts.retain(|fact| fact.turn != Some(turn));
                     self.replace(turn, by);
+                    self.projection = None;
                 }
             }
             kind::ERASED => {

@@ -15,7 +15,8 @@ use std::path::Path;
     everturn list --since 7d --project .          (this folder, the last week)\n  \
     everturn list --query build --state active --json\n  \
     everturn list --url http://127.0.0.1:7317       (the same, at a server)\n\n\
-    Subagents are listed below the conversation that they worked for. Times are local."
+    Subagents are listed below the conversation that they worked for. Times are local. In a narrow\n\
+    terminal ids are cut to their beginnings, by which conversations can be named."
 )]
 pub struct List {
     /// Only those whose title contains this text
@@ -49,6 +50,11 @@ const LIMIT: usize = 20;
 /// Maximum number of characters of a title and of a project.
 const TITLE_CHARS: usize = 60;
 const PROJECT_CHARS: usize = 20;
+/// Space between two columns.
+const GAP: usize = 2;
+/// Fewest characters of ids and titles where a terminal is narrow.
+const ID_CHARS_MIN: usize = 14;
+const TITLE_CHARS_MIN: usize = 24;
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 const BOLD: anstyle::Style = anstyle::Style::new().bold();
@@ -96,7 +102,8 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
             false => "no conversations; `everturn new` creates one, `everturn import` finds those of agents",
         });
     }
-    output::text(table(&page.data))?;
+    let room = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
+    output::text(table(&page.data, room))?;
     if let Some(next) = page.next {
         output::text(format!(
             "{DIM}more: everturn list{}{} --after {next}{DIM:#}",
@@ -128,8 +135,8 @@ struct Line {
     state: String,
 }
 
-/// Aligned columns. Those that would be empty are left out.
-fn table(conversations: &[Conversation]) -> String {
+/// Aligned columns, in so many characters where that is known. Those that would be empty are left out.
+fn table(conversations: &[Conversation], room: Option<usize>) -> String {
     let mut lines = vec![Line {
         id: "id".into(),
         said: format!("last turn ({})", dates::zone()),
@@ -140,13 +147,10 @@ fn table(conversations: &[Conversation]) -> String {
         state: String::new(),
     }];
     lines.extend(in_order(conversations).into_iter().map(|(conversation, depth)| line(conversation, depth)));
-    let width = |column: fn(&Line) -> &str| lines.iter().map(|line| chars(column(line))).max().unwrap_or(0);
-    let (id, said, turns) = (width(|l| &l.id), width(|l| &l.said), width(|l| &l.turns));
-    let optional = |column: fn(&Line) -> &str| {
-        let used = lines[1..].iter().any(|line| !column(line).is_empty());
-        if used { width(column) } else { 0 }
-    };
-    let (agent, project) = (optional(|l| &l.agent), optional(|l| &l.project));
+    if let Some(room) = room {
+        fit(&mut lines, room);
+    }
+    let Widths { id, said, turns, agent, project } = Widths::of(&lines);
     let mut out = Vec::new();
     for (n, line) in lines.iter().enumerate() {
         let mut text = format!("{:id$}  {DIM}{:said$}{DIM:#}  {:>turns$}", line.id, line.said, line.turns);
@@ -160,6 +164,79 @@ fn table(conversations: &[Conversation]) -> String {
         out.push(if n == 0 { format!("{DIM}{text}{DIM:#}") } else { text });
     }
     out.join("\n")
+}
+
+/// Widths of the columns before the title; 0 for one that is left out.
+struct Widths {
+    id: usize,
+    said: usize,
+    turns: usize,
+    agent: usize,
+    project: usize,
+}
+
+impl Widths {
+    fn of(lines: &[Line]) -> Widths {
+        let width =
+            |column: fn(&Line) -> &str| lines.iter().map(|line| chars(column(line))).max().unwrap_or(0);
+        let optional = |column: fn(&Line) -> &str| {
+            let used = lines[1..].iter().any(|line| !column(line).is_empty());
+            if used { width(column) } else { 0 }
+        };
+        Widths {
+            id: width(|line| &line.id),
+            said: width(|line| &line.said),
+            turns: width(|line| &line.turns),
+            agent: optional(|line| &line.agent),
+            project: optional(|line| &line.project),
+        }
+    }
+
+    /// Where the title begins.
+    fn sum(&self) -> usize {
+        let optional = |width: usize| if width > 0 { GAP + width } else { 0 };
+        self.id + GAP + self.said + GAP + self.turns + optional(self.agent) + optional(self.project) + GAP
+    }
+}
+
+/// Makes the lines fit a terminal: ids are cut to beginnings, which are names as well, then other columns give way to the
+/// title, and it is cut at last.
+fn fit(lines: &mut [Line], room: usize) {
+    let title_room = |lines: &[Line]| room.saturating_sub(Widths::of(lines).sum());
+    let titles = lines.iter().map(|line| chars(&line.title) + chars(&line.state)).max().unwrap_or(0);
+    if titles <= title_room(lines) {
+        return;
+    }
+    lines[0].said = "last turn".into();
+    let ids: Vec<&str> = lines[1..].iter().map(|line| line.id.trim_start()).collect();
+    let is_unique = |length: &usize| {
+        let mut seen = std::collections::HashSet::new();
+        ids.iter().all(|id| seen.insert(id.get(..*length).unwrap_or(id)))
+    };
+    let length = (ID_CHARS_MIN..).find(is_unique).unwrap_or(ID_CHARS_MIN);
+    for line in &mut lines[1..] {
+        let indent = line.id.len() - line.id.trim_start().len();
+        line.id.truncate(indent + length);
+    }
+    let shorter: [fn(&mut Line); 3] = [
+        |line| line.project = within(&line.project, PROJECT_CHARS / 2),
+        |line| line.agent.clear(),
+        |line| line.project.clear(),
+    ];
+    for shorten in shorter {
+        if title_room(lines) < TITLE_CHARS_MIN {
+            lines.iter_mut().for_each(shorten);
+        }
+    }
+    let left = title_room(lines).max(1);
+    for line in lines {
+        line.title = within(&line.title, left.saturating_sub(chars(&line.state)));
+    }
+}
+
+/// The text in at most so many characters.
+fn within(text: &str, room: usize) -> String {
+    if chars(text) > room { show::clipped(text, room.saturating_sub(1)) } else { text.to_string() }
 }
 
 /// Conversations with the subagents that worked for them below, each with its depth.
@@ -226,6 +303,25 @@ mod tests {
             one.metadata.insert("import".into(), Raw::of(&origin).unwrap());
         }
         one
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_a_line_for_each() {
+        let mut all: Vec<Conversation> =
+            (1..9).map(|n| conversation(n, (n % 3 == 0).then_some(n - 1))).collect();
+        for one in &mut all {
+            one.title = Some("a title with many more words than a narrow terminal has room for".into());
+        }
+        all[3].state = Lifecycle::Archived;
+        for room in [60, 80, 100, 160] {
+            let shown = table(&all, Some(room));
+            let shown = anstream::adapter::strip_str(&shown).to_string();
+            assert!(shown.lines().all(|line| chars(line.trim_end()) <= room), "{room}:\n{shown}");
+            assert_eq!(shown.lines().count(), 9);
+            assert!(shown.contains("a title with") && shown.contains("archived"), "{shown}");
+        }
+        let whole = table(&all, None);
+        assert!(all.iter().all(|one| whole.contains(&one.id.to_string())));
     }
 
     #[test]

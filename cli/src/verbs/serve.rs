@@ -66,7 +66,8 @@ pub fn run(args: &Args, verb: &Serve) -> Result<(), Failure> {
             code::STORE_OWNED => Error::busy(
                 code::STORE_OWNED,
                 format!(
-                    "{}; one server at a time serves a file: stop that one first, or name another store",
+                    "{}, and a server must own its file; stop that one first, or name another store (`everturn mcp`, `acp` \
+                     and `record` work beside a server that was started before them)",
                     error.text().split(';').next().unwrap_or_default()
                 ),
             )

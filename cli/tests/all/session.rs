@@ -311,6 +311,34 @@ fn a_recorded_session_begins_with_its_first_entry() {
     assert_eq!(types, ["session_start", "agent_tool_call", "mcp_dispatch", "tool_result", "session_end"]);
 }
 
+/// Regression: a call with half of a surrogate pair was not recorded, although its result was.
+#[test]
+fn half_a_character_is_recorded_as_a_replacement_and_passes_as_it_is() {
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","arguments":{"at":"a\ud83d"}}}"#;
+    let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"\ude00b"}]}}"#;
+    let server = format!("read -r line; printf '%s\\n' \"$line\" > heard; printf '%s\\n' '{answer}'");
+    let call = format!("{call}\n");
+    for target in [&["--session", "work"][..], &[]] {
+        let shell = Shell::new();
+        let args = [&["record"], target, &["--", "sh", "-c", &server]].concat();
+        let said = shell.run_with(&args, call.as_bytes());
+        assert!(said.code == 0 && !said.err.contains("not recorded"), "{}", said.err);
+        assert_eq!(said.out, format!("{answer}\n"));
+        assert_eq!(std::fs::read_to_string(shell.path("heard")).unwrap(), call);
+        if target.is_empty() {
+            let exported = shell.ok(&["export", "@last", "--format", "session"]);
+            std::fs::write(shell.path("file"), exported).unwrap();
+        } else {
+            let written = std::fs::read_dir(shell.path("work/sessions")).unwrap().next().unwrap().unwrap();
+            std::fs::rename(written.path(), shell.path("file")).unwrap();
+        }
+        let entries = lines(&shell, "file");
+        let of = |kind: &str| entries.iter().find(|entry| entry["type"] == kind).unwrap();
+        assert_eq!(of("agent_tool_call")["parameters"]["at"], "a\u{fffd}");
+        assert_eq!(of("tool_result")["result"]["content"][0]["text"], "\u{fffd}b");
+    }
+}
+
 /// `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"RESULTWORD"}]}}`, compressed.
 const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\xca\x2a\xce\xcf\x2b\x2a\x48\x56\xb2\x52\x32\xd2\x33\x50\xd2\x51\xca\x4c\x51\xb2\x32\xd4\x51\x2a\x4a\x2d\x2e\xcd\x29\x51\xb2\xaa\x56\x4a\xce\xcf\
   \x2b\x49\xcd\x03\x32\xa3\xab\x95\x4a\x2a\x0b\x52\x81\x2a\x4b\x52\x2b\x4a\x80\x4a\xc1\x94\x95\x52\x90\x6b\x70\xa8\x4f\x48\xb8\x7f\x90\x8b\x52\x6d\x6c\x6d\x2d\x00\xa4\x47\xfb\xac\x53\x00\x00\x00";

@@ -4,7 +4,7 @@ use crate::process::{Mcp, Serving};
 use crate::{Said, Shell};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -263,6 +263,54 @@ fn a_command_that_runs_for_long_is_asked_by_others_until_it_ends() {
     shell.ok(&["verify", &id]);
 }
 
+/// Starts a server on a store that is held, which `release` ends once the server waits for it.
+fn start_a_server_and(shell: &Shell, release: impl FnOnce()) {
+    let mut command = shell.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut server = command.stdout(Stdio::null()).spawn().unwrap();
+    let mut err = BufReader::new(server.stderr.take().unwrap());
+    let mut said = String::new();
+    let mut says = |text: &str| {
+        while !said.contains(text) {
+            assert!(err.read_line(&mut said).unwrap() > 0, "it ended: {said}");
+        }
+    };
+    says("for it to end");
+    release();
+    says("Ctrl-C");
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+/// Regression: a server ended at once if a command happened to write at that moment.
+#[test]
+fn a_server_waits_for_a_command_that_ends_soon() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    // As a short command does, which has no socket.
+    let lock = std::fs::File::open(shell.path("store.db.lock")).unwrap();
+    lock.try_lock().unwrap();
+    start_a_server_and(&shell, || drop(lock));
+    let mut long = long_command(&shell, &id);
+    start_a_server_and(&shell, || {
+        drop(long.stdin.take());
+        assert!(long.wait().unwrap().success());
+    });
+    assert_eq!(texts(&shell, &id), ["slowly"]);
+}
+
+/// Regression: the error spoke of servers only, and did not say that the order of the starts matters.
+#[test]
+fn a_server_that_is_started_after_mcp_says_to_start_it_first() {
+    let shell = Shell::new();
+    shell.new_conversation();
+    let mcp = Mcp::start(&shell, &[]);
+    let said = shell.refused(&["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("is open for writing by process"), "{said}");
+    assert!(said.contains("`everturn mcp`") && said.contains("started before them"), "{said}");
+    assert!(!said.contains("for it to end"), "an owner that lasts is not waited for: {said}");
+    assert_eq!(mcp.close(), Some(0));
+}
+
 /// An import reads its file again where the owner that it went through has ended.
 #[test]
 fn an_import_through_an_owner_that_dies_is_done_by_the_next() {
@@ -317,7 +365,7 @@ fn every_append_happens_once_however_often_the_owner_is_killed() {
         let killer = threads.spawn(|| {
             let mut kills = 0;
             while !done.load(Ordering::SeqCst) || kills < 3 {
-                // The writers may hold the store for a moment; then this one gives up and tries again.
+                // The writers may hold the store for longer than a server waits; then the next one tries.
                 let mut command = shell.command(&["serve", "--listen", "127.0.0.1:0"]);
                 let mut server = command.spawn().unwrap();
                 let socket = shell.path("store.db-owner/socket");

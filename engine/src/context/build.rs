@@ -211,10 +211,14 @@ impl ConversationHandle {
         };
         let mut read_budgets = recorded.map_or(1, |receipt| receipt.policy.read_budgets);
         loop {
-            let context = self.context_reading(&fold, options, recorded, read_budgets)?;
+            let context = self.context_reading(&fold, options, recorded, read_budgets);
             let is_last = recorded.is_some() || read_budgets >= READ_BUDGETS_MAX;
-            if is_last || !context.has_room_for_older() {
-                return Ok(context);
+            let may_have_older = match &context {
+                Ok(context) => context.has_room_for_older(),
+                Err(error) => error.is(code::BUDGET_TOO_SMALL),
+            };
+            if is_last || !may_have_older {
+                return context;
             }
             read_budgets *= 4;
         }
@@ -356,15 +360,15 @@ impl ConversationHandle {
                 text: state.text.replacen(&old, &rendered(left), 1),
                 ..state.clone()
             };
-            let fitted = |with_newest: bool| {
-                let room = context::room_for_state(request, material, with_newest)?;
+            let fitted = |tail: u64| {
+                let room = context::room_for_state(request, material, tail);
                 let fits = |left: &Checkpoint| context::state_tokens(request.family, &with(left)) <= room;
-                Ok::<_, Error>(compaction::fitted(&shown, fits))
+                compaction::fitted(&shown, fits)
             };
-            let mut left = fitted(true)?;
-            if left.is_none() && version >= 12 && context::has_older(request, material) {
+            let mut left = fitted(context::newest_tokens(request, material)?);
+            if left.is_none() && version >= 12 {
                 // The newest turn is left out in any case; the checkpoint need not be.
-                left = fitted(false)?;
+                left = context::least_older(request, material).and_then(fitted);
             }
             // The error says how little is enough.
             let left =
@@ -482,8 +486,11 @@ impl ConversationHandle {
                 Ok(state)
             };
             material.state = state(self)?;
-            // Of the state, only calls and edits in turns can be private.
-            if fold.checkpoint.is_some() || fold.tools.iter().any(|tool| tool.turn.is_some()) {
+            // Of the state, only calls, what asks about them, and edits in turns can be private.
+            if fold.checkpoint.is_some()
+                || !fold.approvals.is_empty()
+                || fold.tools.iter().any(|tool| tool.turn.is_some())
+            {
                 is_public = state(&self.for_everyone())? == material.state;
             }
         }

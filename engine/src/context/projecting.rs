@@ -112,6 +112,10 @@ impl ConversationContexts<'_> {
     /// Makes a recorded view again from the log. Its hash is the recorded one, or the error says what is different.
     pub fn replay_projection(&self, seq: u64) -> Result<Vec<Raw>, Error> {
         let event = self.0.event_at(seq)?.filter(|event| event.kind == kind::PROJECTION);
+        if event.as_ref().is_some_and(|event| event.body.is_none() && !event.hidden) {
+            let text = format!("the projection at seq {seq} was erased with words that it showed");
+            return Err(Error::not_found("projection.erased", text));
+        }
         let body = event.and_then(|event| event.read::<ProjectionBody>()).ok_or_else(|| {
             Error::not_found(
                 "projection.absent",

@@ -185,7 +185,7 @@ impl ConversationHandle {
     ) -> Result<Prepared, Error> {
         let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
         let prepared = (|| {
-            let idempotency = idempotency(options.idempotency_key, request?)?;
+            let idempotency = idempotency(self.tenant.caller(), options.idempotency_key, request?)?;
             let conversation = conversation?;
             fill(&conversation, &mut ingested)?;
             let room = self.make_room(&conversation, &ingested.drafts, "append")?;

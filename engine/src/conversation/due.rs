@@ -184,7 +184,9 @@ impl ConversationHandle {
         if self.shared().options.read_only {
             return Ok(None);
         }
-        match self.settle_due() {
+        // What is due is nobody's own: the caller may not see all of it.
+        let tenant = Tenant::within(self.shared().clone(), self.key().tenant.clone());
+        match tenant.conversation(self.id()).settle_due() {
             Ok(settled) => Ok(settled.next),
             // It is archived or closed, and stays as it is; or another process writes now.
             Err(Error::Conflict(_)) => Ok(None),

@@ -213,7 +213,7 @@ impl ConversationHandle {
                 Settings { title: title.map(Some), ..Settings::default() }.normalise()?.title.flatten();
             let titled = title.as_ref().map(|title| format!(" {title:?}")).unwrap_or_default();
             let request = Hash::of(format!("fork {} {at_seq:?}{titled}", self.id()).as_bytes());
-            let idempotency = idempotency(idempotency_key, Some(request))?;
+            let idempotency = idempotency(self.tenant.caller(), idempotency_key, Some(request))?;
             let (at, drafts) = self.fork_drafts(at_seq, title)?;
             Ok(Action::Create { drafts, parent: Some(at), idempotency })
         })();

@@ -5,19 +5,20 @@ use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::approval::{self, Approval, ApprovalBody};
 use everturn_core::conversation::CheckpointRef;
-use everturn_core::event::{Draft, Event, kind};
+use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::clip;
-use everturn_core::json::Raw;
+use everturn_core::json::{self, Raw};
 use everturn_core::limits::APPROVALS_PENDING_MAX;
 use everturn_core::pairing;
 use everturn_core::time::Timestamp;
+use everturn_core::viewer::{audience_of, audience_of_event};
 use everturn_core::write::Action;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state::{
     Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, SCRATCHPADS_MAX, Scratchpad, State, Tool,
     ToolBody, VERSION, Waiting,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The outcome of an approval.
 #[derive(Clone, Debug)]
@@ -136,7 +137,10 @@ impl ConversationHandle {
         let pins = self.named(&fold.pins, |value, seq| Pin { value, seq })?;
         let mut pending_approvals = Vec::new();
         for waiting in fold.approvals.iter().filter(|waiting| !waiting.is_due(now)) {
-            pending_approvals.push(PendingApproval::read(waiting, self.event_at(waiting.seq)?.as_ref()));
+            let event = self.event_at(waiting.seq)?;
+            if event.as_ref().is_none_or(|event| !event.hidden) {
+                pending_approvals.push(PendingApproval::read(waiting, event.as_ref()));
+            }
         }
         let waiting = fold.tools_in_order();
         let pending_tools = self.pending_tools(waiting)?.into_iter().map(|(_, tool)| tool).collect();
@@ -218,8 +222,8 @@ impl ConversationHandle {
 
     /// The request or resolution of an approval. The store decides whether it comes first; what is known before is
     /// refused here.
-    pub(super) fn approve(&self, drafts: Vec<Draft>, body: &Raw) -> Result<Action, Error> {
-        let draft = drafts.last().ok_or_else(crate::writer::closed)?;
+    pub(super) fn approve(&self, mut drafts: Vec<Draft>, body: &Raw) -> Result<Action, Error> {
+        let draft = drafts.last_mut().ok_or_else(crate::writer::closed)?;
         let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let fold = self.shared().fold(self.key(), head)?;
         let about: ApprovalBody = body.read().unwrap_or_default();
@@ -239,10 +243,53 @@ impl ConversationHandle {
         }
         let of = |list: &[Waiting]| list.iter().find(|at| at.id == about.approval_id).map(|at| at.seq);
         let (pending, resolved) = (of(&fold.approvals), of(&fold.resolved));
-        let at = |seq: Option<u64>| seq.map(|seq| self.event_at(seq)).transpose().map(Option::flatten);
-        let last = resolved.or(pending);
-        approval::admit(draft, at(last)?.as_ref(), at(pending)?.as_ref())?;
-        Ok(Action::Approve { drafts, request: pending, last, seen: fold.through_seq })
+        let (chat, is_unbound) =
+            (self.also_as(draft.actor.as_ref())?, self.tenant.caller().actors().is_empty());
+        let at = |seq: Option<u64>| seq.map(|seq| chat.event_at(seq)).transpose().map(Option::flatten);
+        let last_seq = resolved.or(pending);
+        let (last, request) = (at(last_seq)?, at(pending)?);
+        if last.as_ref().is_some_and(|last| last.hidden) {
+            return Err(match draft.kind == kind::APPROVAL_REQUESTED {
+                true => approval::exists(&about.approval_id),
+                false => approval::absent(&about.approval_id),
+            });
+        }
+        let audience = match &request {
+            Some(request) => audience_of_event(request),
+            None => {
+                let is_it = |tool: &&Tool| tool.id.is_some() && tool.id == about.tool_call_id;
+                match fold.tools.iter().find(is_it) {
+                    // For a bound caller that cannot see the call, it is as any other id.
+                    Some(tool) if is_unbound || chat.pending_tool(tool)?.is_some() => {
+                        self.audience_of_call(tool)?
+                    }
+                    _ => None,
+                }
+            }
+        };
+        if let Some(audience) = audience {
+            let audience: BTreeSet<String> = audience.into_iter().collect();
+            // Of a private call, not even the question is for others.
+            let others = json::fields(body.get()).into_iter().filter(|(name, _)| name != "audience");
+            let mut fields: Vec<_> = others.map(|(name, value)| (name, value.to_string())).collect();
+            fields.push(("audience".into(), Raw::of(&audience)?.get().to_string()));
+            let fields = fields.iter().map(|(name, value)| (&**name, value.clone()));
+            (draft.body.text, draft.visibility) = (json::object(fields), Visibility::Private);
+        }
+        approval::admit(draft, last.as_ref(), request.as_ref())?;
+        Ok(Action::Approve { drafts, request: pending, last: last_seq, seen: fold.through_seq })
+    }
+
+    /// The actors that may know of a pending call, if it is not for everyone.
+    fn audience_of_call(&self, tool: &Tool) -> Result<Option<Vec<String>>, Error> {
+        if self.for_everyone().pending_tool(tool)?.is_some() {
+            return Ok(None);
+        }
+        let Some(turn) = tool.turn else {
+            let page = self.shared().journal.log.events(self.key(), tool.seq.saturating_sub(1), 1)?;
+            return Ok(page.first().and_then(audience_of_event));
+        };
+        Ok(audience_of(&self.shared().journal.index.turn_in(self.key(), turn)?))
     }
 
     /// Refuses to set a pin or scratchpad that would be one too many. Checked for every such event, whoever appends it.

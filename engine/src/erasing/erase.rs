@@ -15,12 +15,12 @@ use everturn_core::chain::{self, Head, Verifier};
 use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings};
 use everturn_core::echo::Words;
 use everturn_core::error::code;
-use everturn_core::event::{Draft, Event, Visibility, kind};
+use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::Status;
-use everturn_core::viewer::audience_of;
+use everturn_core::viewer::{audience_of, audience_of_event};
 use everturn_core::write::{Action, ErasedBody, EventAddress, StateBody, Write, no_such_seq, still_open};
 use everturn_store::{Committed, TurnQuery};
 use everturn_views::compaction::CompactionBody;
@@ -672,19 +672,6 @@ impl ConversationHandle {
         let write = Write { key: self.key().clone(), action };
         Commit::new(self.shared().submit_beyond_quota(write, Vec::new()), |_| Ok(())).wait()
     }
-}
-
-/// The actors that see an event; `None` if everyone does.
-fn audience_of_event(event: &Event) -> Option<Vec<String>> {
-    #[derive(Default, Deserialize)]
-    struct Addressed {
-        #[serde(default)]
-        audience: Vec<String>,
-    }
-    (event.visibility == Visibility::Private).then(|| {
-        let addressed: Addressed = event.read().unwrap_or_default();
-        event.actor.iter().cloned().chain(addressed.audience).collect()
-    })
 }
 
 fn place_of(event: &Event) -> EventAddress {

@@ -72,36 +72,37 @@ impl TenantGenerations<'_> {
     /// conversation; if nothing was said, it ends as aborted.
     pub fn stop(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
         self.status(id)?;
-        self.0.shared().generations.stop(self.0.name(), id)
+        let status = self.0.shared().generations.stop(self.0.name(), id)?;
+        self.shown(status)?.ok_or_else(|| absent_generation(id))
     }
 
     /// Status of a generation. Ended ones are remembered for a while.
     pub fn status(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
         let status = self.0.shared().generations.status(self.0.name(), id)?;
-        if self.is_shown(&status)? { Ok(status) } else { Err(absent_generation(id)) }
+        self.shown(status)?.ok_or_else(|| absent_generation(id))
     }
 
-    /// Whether the caller may know of a generation. One that writes a private turn is absent for a caller that is bound to
-    /// others.
-    fn is_shown(&self, status: &GenerationStatus) -> Result<bool, Error> {
+    /// What the caller may know of a generation: not of the approvals that it may not see, and nothing of one that writes a
+    /// private turn, if the caller is bound to others.
+    fn shown(&self, mut status: GenerationStatus) -> Result<Option<GenerationStatus>, Error> {
+        let chat = self.0.conversation(status.conversation);
+        if let GenerationState::Waiting { waits_for } = &mut status.state {
+            let pending = chat.state().read()?.pending_approvals;
+            waits_for.retain(|id| pending.iter().any(|approval| approval.approval_id == *id));
+        }
         let Some(turn) = status.turn.filter(|_| !self.0.caller().actors().is_empty()) else {
-            return Ok(true);
+            return Ok(Some(status));
         };
-        match self.0.conversation(status.conversation).visible_turn(turn) {
-            Err(Error::NotFound(_)) => Ok(false),
-            turn => turn.map(|_| true),
+        match chat.visible_turn(turn) {
+            Err(Error::NotFound(_)) => Ok(None),
+            turn => turn.map(|_| Some(status)),
         }
     }
 
     /// The generations that run in a conversation, oldest first.
     pub fn running(&self, conversation: ConversationId) -> Result<Vec<GenerationStatus>, Error> {
-        let mut shown = Vec::new();
-        for status in self.0.shared().generations.running(&self.0.key(conversation)) {
-            if self.is_shown(&status)? {
-                shown.push(status);
-            }
-        }
-        Ok(shown)
+        let running = self.0.shared().generations.running(&self.0.key(conversation));
+        running.into_iter().filter_map(|status| self.shown(status).transpose()).collect()
     }
 
     /// Configured models: their names, and their names at the servers.
@@ -352,15 +353,18 @@ impl Work {
         }
     }
 
-    /// Ids of the approvals that are pending, and the time until the first of them expires. Records those that have.
+    /// Ids of all approvals that are pending, and the time until the first of them expires. Records those that have.
     fn pending_approvals(&self) -> Result<(Vec<String>, Option<Duration>), Error> {
-        self.conversation.settle_if_due()?;
-        let pending = self.conversation.state().read()?.pending_approvals;
-        let now = self.conversation.shared().now();
-        let left = pending.iter().filter_map(|approval| approval.deadline).min().map(|deadline| {
+        let chat = &self.conversation;
+        chat.settle_if_due()?;
+        let now = chat.shared().now();
+        let fold =
+            chat.shared().fold(chat.key(), chat.shared().journal.conversation(chat.key())?.head.seq)?;
+        let pending: Vec<_> = fold.approvals.iter().filter(|waiting| !waiting.is_due(now)).collect();
+        let left = pending.iter().filter_map(|waiting| waiting.deadline).min().map(|deadline| {
             Duration::from_micros(u64::try_from(deadline.0.saturating_sub(now.0)).unwrap_or(0))
         });
-        Ok((pending.into_iter().map(|approval| approval.approval_id).collect(), left))
+        Ok((pending.into_iter().map(|waiting| waiting.id.clone()).collect(), left))
     }
 
     /// Records the end of a generation whose turn was never open.
@@ -610,7 +614,8 @@ impl Work {
 
     /// What identifies the request when it is repeated.
     fn request(&self) -> Option<Hash> {
-        self.options.append.idempotency_key.as_ref().map(|key| Hash::of(key.as_bytes()))
+        let key = self.options.append.idempotency_key.as_ref()?;
+        Some(Hash::of(self.asking.tenant.caller().own_key(key).as_bytes()))
     }
 
     /// What the turn of the reply says of its generation until it ends.

@@ -31,6 +31,8 @@ const EMBEDDED_FIRST: usize = 200;
 pub(crate) const READ_AT_ONCE: usize = 32;
 /// Most rounds of asking for more results, where some no longer hold.
 const ROUNDS_MAX: u32 = 4;
+/// Most results without a relation to the query that are looked past.
+const UNRELATED_MAX: usize = 32;
 
 /// Options of a recall.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -266,7 +268,9 @@ impl Tenant {
         // The index may catch up during the search, and a loss may only then be noticed: everything that may have
         // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
-        let (mut data, mode, note) = self.find(query, &options.filter(self)?, options.mode, limit)?;
+        // What is related may be behind what is not.
+        let wanted = if options.mode == Mode::Hybrid { limit + UNRELATED_MAX } else { limit };
+        let (mut data, mode, note) = self.find(query, &options.filter(self)?, options.mode, wanted)?;
         if mode == Mode::Hybrid {
             // Something is nearest to anything. A neighbour of a hit may answer in other words, but whoever looks for one
             // word wants to see it.
@@ -277,6 +281,7 @@ impl Tenant {
                 is_found && (hit.matched.is_related() || may_answer)
             });
         }
+        data.truncate(limit);
         let after = embedding::behind(self.shared(), self.name())?;
         let behind =
             Behind { events: before.events.max(after.events), vectors: before.vectors.max(after.vectors) };

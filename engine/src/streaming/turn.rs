@@ -53,7 +53,11 @@ impl ConversationHandle {
                 true => Raw::of(&new)?,
                 false => Raw::of(&json!([new.actor, new.role, new.model, new.metadata]))?,
             };
-            let idempotency = idempotency(new.idempotency_key, Some(Hash::of(request.get().as_bytes())))?;
+            let idempotency = idempotency(
+                self.tenant.caller(),
+                new.idempotency_key,
+                Some(Hash::of(request.get().as_bytes())),
+            )?;
             let conversation = self.shared().journal.conversation(self.key())?;
             let role = new.role.unwrap_or(Role::Assistant);
             let visibility = ingest::visibility(new.visibility, &new.audience, Visibility::Public)?;

@@ -546,7 +546,9 @@ impl Import<'_> {
         }
         let Some(turn) = self.stored(at, id)? else { return Ok(false) };
         let by_hand = match turn.superseded_by {
-            Some(Successor::Turn(by)) => self.stored(at, by)?.is_some_and(|by| by.adapter.is_none()),
+            Some(Successor::Turn(by)) => {
+                self.stored(at, by)?.is_some_and(|by| by.adapter.as_deref() != Some(self.format))
+            }
             _ => false,
         };
         Ok(turn.erased || by_hand)

@@ -42,7 +42,7 @@ impl Tenant {
         self.check_import()?;
         let shared = self.shared();
         let request = Hash::of(header("new".into(), Timestamp(0)).line()?.as_bytes());
-        let once = idempotency(idempotency_key, Some(request))?;
+        let once = idempotency(self.caller(), idempotency_key, Some(request))?;
         let line = header(shared.journal.source.ulid()?.to_string(), shared.now()).line()?;
         let mut lines = jsonl::Reader::new(line.as_bytes());
         let Some(Item::Header(header)) = lines.next().transpose()? else {
@@ -92,7 +92,7 @@ impl ConversationHandle {
                 })
             }
             Mapped::Event { kind, body, .. } => {
-                let once = idempotency(idempotency_key, Some(request))?;
+                let once = idempotency(self.tenant.caller(), idempotency_key, Some(request))?;
                 let action = self.event_action(&kind, None, body, once)?;
                 self.tenant.submit(self.key().clone(), action, Vec::new())
             }
@@ -116,7 +116,7 @@ impl ConversationHandle {
         idempotency_key: Option<String>,
     ) -> Result<SessionSummary, Error> {
         let request = Hash::of(Raw::of(extra)?.get().as_bytes());
-        let once = idempotency(idempotency_key, Some(request))?;
+        let once = idempotency(self.tenant.caller(), idempotency_key, Some(request))?;
         let is_closed = self.get()?.state == Lifecycle::Closed;
         let ended = Error::conflict("session.ended", "the session was ended; start another one");
         let once = match once {

@@ -2,8 +2,12 @@
 
 use crate::compacting::{by_hand, talk};
 use crate::stage::{START, Short, Stage, Still, memory, refused};
-use everturn::{ApprovalBody, ApprovalOutcome, Error, Event, Swept, Tenant, World};
+use everturn::{
+    ApprovalBody, ApprovalOutcome, Caller, ContextOptions, Error, Event, NewTurn, Swept, Tenant, World,
+};
+use everturn_core::access::KeyRole;
 use everturn_core::approval::Approval;
+use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
 use serde_json::json;
@@ -18,8 +22,18 @@ fn request(scope: &Tenant, id: ConversationId, body: ApprovalBody) -> Result<Eve
 }
 
 fn resolve(scope: &Tenant, id: ConversationId, state: Approval, actor: &str) -> Result<Event, Error> {
+    resolve_named(scope, id, "a1", state, actor)
+}
+
+fn resolve_named(
+    scope: &Tenant,
+    id: ConversationId,
+    approval: &str,
+    state: Approval,
+    actor: &str,
+) -> Result<Event, Error> {
     let resolution = ApprovalOutcome {
-        approval_id: "a1".into(),
+        approval_id: approval.into(),
         state,
         actor: Some(actor.into()),
         reason: Some(format!("{actor} says so")),
@@ -30,6 +44,101 @@ fn resolve(scope: &Tenant, id: ConversationId, state: Approval, actor: &str) -> 
 fn pending(scope: &Tenant, id: ConversationId) -> Vec<String> {
     let state = scope.conversation(id).state().read().unwrap();
     state.pending_approvals.into_iter().map(|approval| approval.approval_id).collect()
+}
+
+/// Regression: everyone read the question about a private call, and could answer it.
+#[test]
+fn an_approval_of_a_private_call_is_as_private_as_the_call() {
+    let stage = Stage::new();
+    let stored = stage.open();
+    for scope in [memory().1, stored.tenant("acme").unwrap()] {
+        let acting = |actor: &str| scope.called_by(Caller::default().acting_as(vec![actor.into()]).unwrap());
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("hello"));
+        let call = json!({"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"transfer","input":{}}]});
+        let call = NewTurn {
+            visibility: Some(Visibility::Private),
+            actor: Some("ana".into()),
+            ..NewTurn::message(call.to_string())
+        };
+        acting("ana").conversation(id).append(call).wait().unwrap();
+        let question = Some("Pay the aardvark?".to_string());
+        let body = ApprovalBody {
+            approval_id: "a1".into(),
+            tool_call_id: Some("c1".into()),
+            question,
+            ..ApprovalBody::default()
+        };
+        scope.conversation(id).state().request_approval(body, None).wait().unwrap();
+        let (ana, ben) = (acting("ana"), acting("ben"));
+        assert_eq!((pending(&ana, id), pending(&scope, id)), (vec!["a1".into()], vec!["a1".to_string()]));
+        assert_eq!(pending(&ben, id), [""; 0]);
+        let context = |scope: &Tenant| {
+            let context = scope.conversation(id).contexts().build(&ContextOptions::new(8000)).unwrap();
+            json!([context.system, context.messages]).to_string()
+        };
+        assert!(context(&ana).contains("aardvark") && !context(&ben).contains("aardvark"));
+        let events = |scope: &Tenant| json!(scope.conversation(id).log().read(0, 100).unwrap()).to_string();
+        assert!(events(&ana).contains("aardvark") && !events(&ben).contains("aardvark"));
+        refused(resolve(&ben, id, Approval::Approved, "ben"), "approval.absent", "no approval \"a1\" waits");
+        let again = ben.conversation(id).state().request_approval(ask("a1", None), None).wait();
+        refused(again, "approval.exists", "requested already");
+        let resolved = resolve(&ana, id, Approval::Denied, "ana").unwrap();
+        assert_eq!(resolved.visibility, Visibility::Private);
+        assert!(!events(&ben).contains("ana says so"));
+        refused(resolve(&ben, id, Approval::Approved, "ben"), "approval.absent", "no approval \"a1\" waits");
+        // For him the call is an id like any other, so his own question is for everyone.
+        let guessed = ApprovalBody { tool_call_id: Some("c1".into()), ..ask("a2", None) };
+        let asked = ben.conversation(id).state().request_approval(guessed, None).wait().unwrap();
+        assert_ne!(asked.visibility, Visibility::Private);
+        // Whoever may act as anyone answers in the name of one who sees it.
+        let about = ApprovalBody { tool_call_id: Some("c1".into()), ..ask("a3", None) };
+        let gateway = scope.called_by(Caller::holding("k1", KeyRole::Writer, &[]));
+        gateway.conversation(id).state().request_approval(about, None).wait().unwrap();
+        let as_ben = resolve_named(&gateway, id, "a3", Approval::Approved, "ben");
+        refused(as_ben, "approval.absent", "no approval \"a3\" waits");
+        resolve_named(&gateway, id, "a3", Approval::Approved, "ana").unwrap();
+    }
+}
+
+/// Regression: until the sweep, every prompt of others was refused with the name of the approval.
+#[test]
+fn a_private_approval_that_is_due_holds_nobody_else_up() {
+    let (stage, clock) = (Stage::new(), Still::new(7));
+    let stored = stage.open_with(clock.options());
+    let scope = stored.tenant("acme").unwrap();
+    let acting = |actor: &str| scope.called_by(Caller::default().acting_as(vec![actor.into()]).unwrap());
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("hello"));
+    let call =
+        json!({"role":"assistant","content":[{"type":"tool_use","id":"c1","name":"transfer","input":{}}]});
+    let call = NewTurn {
+        visibility: Some(Visibility::Private),
+        actor: Some("ana".into()),
+        ..NewTurn::message(call.to_string())
+    };
+    acting("ana").conversation(id).append(call).wait().unwrap();
+    let deadline = Some(START.plus_s(60));
+    let body = ApprovalBody { tool_call_id: Some("c1".into()), ..ask("a1", deadline) };
+    acting("ana").conversation(id).state().request_approval(body, None).wait().unwrap();
+    clock.advance_s(61);
+    acting("ben").conversation(id).contexts().build(&ContextOptions::new(8000)).unwrap();
+    assert_eq!(pending(&scope, id), [""; 0]);
+}
+
+/// Regression: a list was read by position, and an approval of a private call from one broke the process.
+#[test]
+fn the_body_of_an_approval_is_an_object() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for (kind, body) in [
+        ("approval.requested", json!(["a1", "c1"])),
+        ("approval.resolved", json!(["a1", null, null, null, null, "approved"])),
+        ("state.pin", json!(["branch", "main"])),
+    ] {
+        let appended = scope.conversation(id).append_event(kind, None, &body).wait();
+        refused(appended, "state.malformed", "must be an object");
+    }
 }
 
 /// Two resolutions at once used to be written both, and nobody knew which one counted.

@@ -807,6 +807,26 @@ fn a_checkpoint_is_not_shortened_for_a_turn_that_does_not_fit_even_so() {
     }
 }
 
+/// Regression: the checkpoint left no room for any turn, and the prompt was refused.
+#[test]
+fn a_checkpoint_gives_way_to_an_older_turn_where_the_newest_does_not_fit() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("The goal is a faster parser. Never touch the lexer."));
+    for n in 0..30 {
+        scope.say(id, NewTurn::assistant(&format!("We decided to use variant {n} in src/module_{n}.rs.")));
+    }
+    scope.say(id, NewTurn::user(&"some words ".repeat(200)));
+    let chat = scope.conversation(id);
+    chat.compaction().compact(by_hand(1)).unwrap();
+    scope.say(id, NewTurn::user(&"a question that is far too long ".repeat(1000)));
+    let whole =
+        chat.contexts().build(&ContextOptions::new(50_000)).unwrap().tokens.by_section[&Section::State];
+    let context = chat.contexts().build(&ContextOptions::new(whole + 100)).unwrap();
+    assert_eq!(context.messages.len(), 1, "{:?}", context.left_out);
+    assert!(context.tokens.by_section[&Section::State] < whole);
+}
+
 /// A checkpoint that was larger than the budget used to be an error.
 #[test]
 fn a_checkpoint_too_large_for_the_budget_is_shortened_by_its_parts() {

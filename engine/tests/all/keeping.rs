@@ -2,10 +2,12 @@
 
 use crate::compacting::by_hand;
 use crate::stage::{START, Short, Stage, Still, memory, refused, words};
-use everturn::{AppendOptions, ContextOptions, Everturn, NewConversation, NewTurn, Options, Swept, Tenant};
+use everturn::{
+    AppendOptions, Caller, ContextOptions, Everturn, NewConversation, NewTurn, Options, Swept, Tenant,
+};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Retention, Settings, SystemPrompt};
-use everturn_core::event::kind;
+use everturn_core::event::{Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::limits::EPHEMERAL_TTL_S;
 use serde_json::json;
@@ -50,6 +52,41 @@ fn a_repeated_request_gives_the_first_answer_also_after_a_restart() {
     asked_again(&scope);
     drop(scope);
     asked_again(&stage.open().tenant("acme").unwrap());
+}
+
+/// Regression: the second of two actors who chose the same key was answered with the turn of the first, and wrote nothing.
+#[test]
+fn a_key_is_its_callers_own() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let acting = |actor: &str| scope.called_by(Caller::default().acting_as(vec![actor.into()]).unwrap());
+    let say = |actor: &str| {
+        let turn = NewTurn { visibility: Some(Visibility::Private), ..NewTurn::user("yes") };
+        acting(actor).conversation(id).append(turn).with(with_key("msg-1")).wait().unwrap()
+    };
+    let (ana, ben) = (say("ana"), say("ben"));
+    assert!(!ben.repeated && ben.turns[0].id != ana.turns[0].id);
+    assert_eq!(ben.turns[0].actor.as_deref(), Some("ben"));
+    let again = say("ana");
+    assert!(again.repeated && again.turns == ana.turns);
+    let other = acting("ana").conversation(id).append(NewTurn::user("no")).with(with_key("msg-1")).wait();
+    refused(other, "idempotency.reused", "\"msg-1\" was used before");
+    let begin = |actor: &str| {
+        let new = NewConversation { idempotency_key: Some("begin".into()), ..NewConversation::default() };
+        acting(actor).create(new).wait().unwrap().id()
+    };
+    assert_eq!(begin("ana"), begin("ana"));
+    assert_ne!(begin("ana"), begin("ben"));
+    // However many actors there are, and in whatever order they are named.
+    let mut names: Vec<String> = (0..100).map(|n| format!("{n}").repeat(60)).collect();
+    let mut say = || {
+        names.reverse();
+        let caller = Caller::default().acting_as(names.clone()).unwrap();
+        let turn = NewTurn { actor: Some("7".repeat(60)), ..NewTurn::user("yes") };
+        scope.called_by(caller).conversation(id).append(turn).with(with_key("msg-2")).wait().unwrap()
+    };
+    let first = say();
+    assert!(say().repeated && !first.repeated);
 }
 
 #[test]

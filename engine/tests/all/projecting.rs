@@ -124,6 +124,26 @@ fn freeze_works_from_one_generation_to_the_next() {
     assert_eq!(texts[2], "clean_tool_repair_frozen");
 }
 
+/// Regression: what was decided about a result held for the one that took its place.
+#[test]
+fn what_was_edited_is_decided_anew() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy(json!({"policy": "clean_tool_repair", "freeze": 1_000_000}))).id;
+    use_tool(&scope, id, 1, "error: no such folder");
+    use_tool(&scope, id, 2, "here it is");
+    let chat = scope.conversation(id);
+    let prompt = || {
+        let context = chat.contexts().build(&ContextOptions::new(8000)).unwrap();
+        chat.contexts().record(&context).unwrap();
+        json!(context.messages).to_string()
+    };
+    assert!(!prompt().contains("no such folder"));
+    let failed = scope.turns(id)[1].clone();
+    let worked = failed.message.unwrap().get().replace("error: no such folder", "it worked");
+    chat.supersede(failed.id, NewTurn::message(worked)).wait().unwrap();
+    assert!(prompt().contains("it worked"), "{}", prompt());
+}
+
 #[test]
 fn a_conversation_can_have_a_default_projection() {
     let (_store, scope) = memory();

@@ -150,6 +150,12 @@ fn only_an_admin_brings_a_deleted_conversation_back() {
             // It is here again.
             assert_eq!(import(&writer, KeyRole::Writer, &file).unwrap().added, 0, "{format}");
         }
+        // As a session file it would be another conversation with the same words.
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("a secret"));
+        let file = exported(&scope, id, Format::Session);
+        scope.conversation(id).delete("asked for").wait().unwrap();
+        refused(import(&writer, KeyRole::Writer, &file), "access.role", "was deleted on");
         let session = br#"{"type":"session_start","session_id":"s1","timestamp":"2026-01-01T10:00:00Z","schema_version":"1"}
 {"type":"user_message","timestamp":"2026-01-01T10:00:01Z","content":"hello"}
 "#;
@@ -222,6 +228,64 @@ fn a_value_brings_nothing_back_that_was_erased_or_covered_since() {
             assert_eq!(scope.import(grown.as_bytes(), &mut |_| {}).unwrap().added, 0, "{retention}");
         }
     }
+}
+
+/// Regression: once its source was compacted, a value brought nothing new any more, without a turn having changed.
+#[test]
+fn a_value_that_was_compacted_since_brings_what_is_new() {
+    for foreign in [false, true] {
+        let (source, copy) = (Everturn::open("memory:").unwrap(), Everturn::open("memory:").unwrap());
+        let (source, copy) = (source.tenant("a").unwrap(), copy.tenant("a").unwrap());
+        let id = source.begin();
+        let value = || {
+            let mut value: Value =
+                serde_json::from_slice(&exported(&source, id, Format::Transcript)).unwrap();
+            if foreign {
+                value["id"] = json!("tr_foreign");
+                for message in value["messages"].as_array_mut().unwrap() {
+                    *message = json!({"role": message["role"], "content": message["content"]});
+                }
+                value.as_object_mut().unwrap().retain(|key, _| {
+                    ["_type", "version", "id", "messages", "summary"].contains(&key.as_str())
+                });
+            }
+            value.to_string()
+        };
+        let text =
+            |n: usize| format!("word {n} must stay on src/a{n}.rs for the long build of the year").repeat(3);
+        for n in 0..6 {
+            source.say(id, NewTurn::user(&text(n)));
+        }
+        let imported = copy.import(value().as_bytes(), &mut |_| {}).unwrap().conversation.id;
+        source.conversation(id).compaction().compact(by_hand(3)).unwrap();
+        source.say(id, NewTurn::user("one more"));
+        let again = copy.import(value().as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!(again.added, 1, "{:?}", again.problems);
+        assert!(again.problems[0].contains("keeps its own summary"), "{:?}", again.problems);
+        let here = said(&copy, imported);
+        assert_eq!((here.len(), here.last().unwrap().as_deref()), (7, Some("one more")));
+        assert_eq!(copy.import(value().as_bytes(), &mut |_| {}).unwrap().added, 0);
+    }
+}
+
+/// Regression: the same where its source was trimmed.
+#[test]
+fn a_value_that_was_trimmed_since_brings_what_is_new() {
+    let (source, copy) = (Everturn::open("memory:").unwrap(), Everturn::open("memory:").unwrap());
+    let (source, copy) = (source.tenant("a").unwrap(), copy.tenant("a").unwrap());
+    let policy = json!({"compaction": {"auto": false}, "budget": {"max_messages": 6, "recovery": {"trim": {"keep_last": 4}}}});
+    let settings = serde_json::from_value(json!({ "policy": policy })).unwrap();
+    let id = source.begin_with(settings).id;
+    let mut imported = None;
+    for n in 1..10 {
+        source.say(id, NewTurn::user(&format!("turn {n}")));
+        let value = exported(&source, id, Format::Transcript);
+        let again = copy.import(&value[..], &mut |_| {}).unwrap();
+        assert!(n == 1 || again.added == 1, "{n}: {:?}", again.problems);
+        imported = Some(again.conversation.id);
+    }
+    let told = said(&copy, imported.unwrap());
+    assert_eq!(told, (1..10).map(|n| Some(format!("turn {n}"))).collect::<Vec<_>>());
 }
 
 /// The same for a value of another program, whose turns have no ids.

@@ -4,7 +4,7 @@
 
 use super::entry::{AgentToolCall, Entry, ToolResult};
 use everturn_core::Error;
-use everturn_core::json::Raw;
+use everturn_core::json::{Raw, replace_lone_surrogates};
 use everturn_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -99,7 +99,8 @@ impl Dispatches {
         self.client.as_deref()
     }
 
-    /// Takes a message or a batch of them; ignores anything else. Ids of requests are unique in a `channel`.
+    /// Takes a message or a batch of them; ignores anything else. Half a character, which JSON from elsewhere may
+    /// have and an entry cannot, becomes U+FFFD. Ids of requests are unique in a `channel`.
     /// `elapsed` is the time since any fixed moment.
     pub fn hear(
         &mut self,
@@ -109,9 +110,11 @@ impl Dispatches {
         at: Timestamp,
         elapsed: Duration,
     ) -> Vec<Result<Entry, Error>> {
-        let messages = match text.trim_ascii_start().first() {
-            Some(b'[') => serde_json::from_slice::<Vec<Message>>(text).unwrap_or_default(),
-            _ => serde_json::from_slice::<Message>(text).into_iter().collect(),
+        let text = String::from_utf8_lossy(text);
+        let text = replace_lone_surrogates(&text);
+        let messages = match text.trim_ascii_start().starts_with('[') {
+            true => serde_json::from_str::<Vec<Message>>(&text).unwrap_or_default(),
+            false => serde_json::from_str::<Message>(&text).into_iter().collect(),
         };
         messages.into_iter().filter_map(|message| self.message(channel, from, message, at, elapsed)).collect()
     }

@@ -421,5 +421,5 @@ pub fn explain(failed: &tokio_postgres::Error) -> Broken {
         _ => Error::internal("store.query", text),
     };
     let held = matches!(code, Some(c) if *c == SqlState::LOCK_NOT_AVAILABLE);
-    Broken { error, by_data: matches!(class, "22" | "23"), again, lost, held }
+    Broken { error, by_data: matches!(class, "22" | "23" | "54"), again, lost, held }
 }

@@ -63,15 +63,6 @@ enum Kept {
     Changed(Shown<'static>),
 }
 
-impl Kept {
-    fn source(&self) -> Option<usize> {
-        match self {
-            Kept::Unchanged(source) => Some(*source),
-            Kept::Changed(shown) => shown.source,
-        }
-    }
-}
-
 impl Incremental {
     /// The messages so far.
     pub fn messages(&self) -> &[Message] {

@@ -81,14 +81,21 @@ impl Policy {
     }
 
     fn parse(value: &Value) -> Result<Policy, Error> {
-        Ok(match value.as_str() {
-            Some("raw" | "identity" | "") => Policy::Raw,
-            Some("clean_tool_repair") => Policy::CleanToolRepair,
-            Some("squash_failed_calls") => Policy::SquashFailedCalls,
-            Some("summary_prefix") => Policy::SummaryPrefix,
-            Some("reachability_gc" | "context_gc" | "tool_result_gc") => Policy::ReachabilityGc,
-            Some("clear_tool_uses") => Policy::ClearToolUses,
-            Some("custom") => Policy::Custom,
+        let Some(name) = value.as_str() else {
+            return Err(wrong(
+                "policy",
+                "must be a name or a list of names; options stand beside it, as in \
+                 {\"policy\":\"reachability_gc\",\"root_window\":2}",
+            ));
+        };
+        Ok(match name {
+            "raw" | "identity" | "" => Policy::Raw,
+            "clean_tool_repair" => Policy::CleanToolRepair,
+            "squash_failed_calls" => Policy::SquashFailedCalls,
+            "summary_prefix" => Policy::SummaryPrefix,
+            "reachability_gc" | "context_gc" | "tool_result_gc" => Policy::ReachabilityGc,
+            "clear_tool_uses" => Policy::ClearToolUses,
+            "custom" => Policy::Custom,
             _ => {
                 return Err(wrong(
                     "policy",

@@ -113,6 +113,19 @@ fn a_wrong_option_is_an_error_that_names_the_field() {
     assert_eq!(error.text(), "projector is missing; custom needs one");
 }
 
+/// Regression: it was called unknown, and the policy that it named was recommended.
+#[test]
+fn a_policy_given_with_its_options_inside_is_told_where_they_belong() {
+    let inside = json!({"policy":"reachability_gc","root_window":2});
+    for options in [json!({"policy": inside}), json!({"policy": ["raw", inside]})] {
+        let error = Options::parse(&options).unwrap_err();
+        assert_eq!(error.code(), "projection.option");
+        let says = "policy must be a name or a list of names; options stand beside it, as in \
+                    {\"policy\":\"reachability_gc\",\"root_window\":2}";
+        assert_eq!(error.text(), says);
+    }
+}
+
 #[test]
 fn the_result_has_every_field_and_the_event_everything_but_messages() {
     let messages = read(&failed_then_repaired());
