@@ -77,7 +77,7 @@ impl Operation for EraseEvents {
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
         let chat = asker.conversation(&self.conversation)?;
-        chat.erase_events(&self.seqs, self.by, &self.reason)?;
+        chat.log().erase(&self.seqs, self.by, &self.reason)?;
         chat.get()
     }
 }

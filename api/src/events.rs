@@ -148,7 +148,7 @@ impl Operation for AppendEvent {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let append = move |tenant: &Tenant| {
-            Ok(self.conversation.find(tenant)?.append_event(&self.kind, self.actor, self.body))
+            Ok(self.conversation.find(tenant)?.log().append(&self.kind, self.actor, self.body))
         };
         asker.writing(append).await
     }

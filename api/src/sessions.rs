@@ -116,7 +116,7 @@ impl Operation for LogSession {
     async fn run(self, asker: &Asker) -> Result<Logged, Error> {
         let log = move |tenant: &everturn::Tenant| {
             let chat = self.conversation.find(tenant)?;
-            chat.log_session(self.r#type, self.timestamp, self.fields, self.idempotency_key)
+            chat.session().log(self.r#type, self.timestamp, self.fields, self.idempotency_key)
         };
         asker.blocking(log).await
     }
@@ -152,7 +152,7 @@ impl Operation for EndSession {
 
     async fn run(self, asker: &Asker) -> Result<SessionSummary, Error> {
         let end = move |tenant: &everturn::Tenant| {
-            self.conversation.find(tenant)?.end_session(&self.fields, self.idempotency_key)
+            self.conversation.find(tenant)?.session().end(&self.fields, self.idempotency_key)
         };
         asker.blocking(end).await
     }

@@ -7,6 +7,7 @@ use clap::parser::ValueSource;
 use everturn::model::{BuiltinEmbedder, Embed, Embedder};
 use everturn::{Everturn, Options};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_server::settings::{Flag, OpenEmbedder, Origin, Settings, read_file};
 use everturn_server::socket::{AskedModel, Tenure};
 use std::path::Path;
@@ -198,6 +199,17 @@ pub fn local(args: &Args, options: Options) -> Result<LocalStore, Error> {
     let shared = settings.config(&environment).ok();
     let tenure = Tenure::Passing;
     Ok(LocalStore { url, tenant: args.tenant.clone(), options, shared, tenure, alone: false, model: None })
+}
+
+/// The error for a command that cannot go through the owner of a file, with its own advice.
+pub fn owned(error: Error, advice: &str) -> Error {
+    match error.is(code::STORE_OWNED) {
+        true => {
+            let owned = error.text().split(';').next().unwrap_or_default();
+            Error::busy(code::STORE_OWNED, format!("{owned}, and {advice}"))
+        }
+        false => error,
+    }
 }
 
 /// The whole local store.

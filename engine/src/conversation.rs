@@ -23,6 +23,7 @@ use crate::facts::ConversationFacts;
 use crate::proof::ConversationLog;
 use crate::streaming::turn::OpenTurn;
 use crate::tenant::Tenant;
+use crate::transfer::ConversationSession;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -79,6 +80,11 @@ impl ConversationHandle {
     /// Stored events and their verification.
     pub fn log(&self) -> ConversationLog<'_> {
         ConversationLog(self)
+    }
+
+    /// Entries of a session.
+    pub fn session(&self) -> ConversationSession<'_> {
+        ConversationSession(self)
     }
 
     /// A turn that was opened by [`open`](ConversationHandle::open) and is streamed.

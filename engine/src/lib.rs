@@ -186,7 +186,7 @@ pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use streaming::turn::{NewStream, OpenTurn};
 pub use tenant::{ListQuery, NewConversation, Page, Tenant};
 pub use token_usage::{ConversationUsage, DayUsage, Price, Spent, TokenUsage};
-pub use transfer::{Format, ImportOptions, Imported, Logged};
+pub use transfer::{ConversationSession, Format, ImportOptions, Imported, Logged};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 

@@ -9,7 +9,7 @@ mod restore;
 mod session;
 
 pub use export::Format;
-pub use live::Logged;
+pub use live::{ConversationSession, Logged};
 
 use crate::background;
 use crate::context::check_projection;

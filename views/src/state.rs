@@ -17,6 +17,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, TurnBody};
 use everturn_core::write::{ErasedBody, SupersededBody};
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -222,9 +223,13 @@ pub struct AbandonedBody {
 /// Checks the body of an event that changes the state, so that a typo is not stored as a pin that is never
 /// shown.
 pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
+    // A list could be read by position.
+    fn read<T: DeserializeOwned>(body: &Raw) -> Option<T> {
+        body.get().trim_start().starts_with('{').then(|| body.read())?
+    }
     let wrong = |what: &str| Error::invalid("state.malformed", format!("the body of {kind} {what}"));
     let set = |what: &str, removed_by: &str, limit: (&'static str, usize, &str)| {
-        let set: PinBody = body.read().ok_or_else(|| wrong("must be {\"name\": …, \"value\": …}"))?;
+        let set: PinBody = read(body).ok_or_else(|| wrong("must be {\"name\": …, \"value\": …}"))?;
         everturn_core::event::check_name(what, &set.name)?;
         let value =
             set.value.ok_or_else(|| wrong(&format!("has no value; {removed_by} removes a {what}")))?;
@@ -236,22 +241,8 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
     };
     let removed = |what: &str| {
         let wrong = || wrong(&format!("must be {{\"name\": …}}, the name of a {what}"));
-        body.read::<PinBody>().map(drop).ok_or_else(wrong)
+        read::<PinBody>(body).map(drop).ok_or_else(wrong)
     };
-    let reads = [
-        kind::PIN,
-        kind::UNPIN,
-        kind::SCRATCHPAD_SET,
-        kind::SCRATCHPAD_CLEAR,
-        kind::APPROVAL_REQUESTED,
-        kind::APPROVAL_RESOLVED,
-        kind::TOOL_STARTED,
-        kind::TOOL_FINISHED,
-        kind::TOOL_ABANDONED,
-    ];
-    if reads.contains(&kind) && !body.get().trim_start().starts_with('{') {
-        return Err(wrong("must be an object"));
-    }
     match kind {
         kind::PIN => {
             let advice = "pin the name of it and keep the rest in a turn";
@@ -263,23 +254,19 @@ pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
             set("scratchpad", kind::SCRATCHPAD_CLEAR, ("SCRATCHPAD_BYTES_MAX", SCRATCHPAD_BYTES_MAX, advice))
         }
         kind::SCRATCHPAD_CLEAR => removed("scratchpad"),
-        kind::APPROVAL_REQUESTED => body
-            .read::<ApprovalBody>()
+        kind::APPROVAL_REQUESTED => read::<ApprovalBody>(body)
             .ok_or_else(|| wrong("must have an approval_id; tool_call_id, tool_name and question are texts, deadline is a time"))
             .and_then(|request| check_request(&request)),
-        kind::APPROVAL_RESOLVED => body
-            .read::<ApprovalBody>()
+        kind::APPROVAL_RESOLVED => read::<ApprovalBody>(body)
             .and_then(|body| body.state.filter(|state| *state != Approval::Pending))
             .map(drop)
             .ok_or_else(|| {
                 wrong("must have an approval_id and a state: approved, denied, cancelled or expired")
             }),
-        kind::TOOL_STARTED | kind::TOOL_FINISHED => body
-            .read::<ToolBody>()
+        kind::TOOL_STARTED | kind::TOOL_FINISHED => read::<ToolBody>(body)
             .map(drop)
             .ok_or_else(|| wrong("must have a tool_call_id; tool_name and summary are texts")),
-        kind::TOOL_ABANDONED => body
-            .read::<AbandonedBody>()
+        kind::TOOL_ABANDONED => read::<AbandonedBody>(body)
             .and_then(|body| body.tool_call_id)
             .map(drop)
             .ok_or_else(|| wrong("must have a tool_call_id; tool_name and reason are texts")),

@@ -37,7 +37,9 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
     let given_up = verb.accept_loss && matches!(open::reading(args), Err(Failure::Error(Error::Corrupt(_))));
     if changes {
         let options = Options { accept_loss: verb.accept_loss, create: false, ..open::options(args)? };
-        let store = open::store(args, options)?;
+        let store = open::store(args, options).map_err(|error| {
+            open::owned(error, "doctor must own the file to change it; wait until that ends, or stop it")
+        })?;
         if verb.repair {
             let repaired = store.repair()?;
             if repaired.is_empty() {

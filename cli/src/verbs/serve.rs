@@ -7,7 +7,6 @@ use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
 use clap::parser::ValueSource;
 use everturn_core::Error;
-use everturn_core::error::code;
 use everturn_server::settings::{Flag, Settings, without_password};
 use everturn_server::{Started, run as serve};
 use std::path::PathBuf;
@@ -61,20 +60,10 @@ pub fn run(args: &Args, verb: &Serve) -> Result<(), Failure> {
         return Ok(settings.check(&open::environment)?);
     }
     let store = open::url(settings.text("store").unwrap_or("sqlite:"), true)?;
-    serve(&settings, &store, |started| greet(started, &store, verb.open)).map_err(|error| {
-        match error.code() {
-            code::STORE_OWNED => Error::busy(
-                code::STORE_OWNED,
-                format!(
-                    "{}, and a server must own its file; stop that one first, or name another store (`everturn mcp`, `acp` \
-                     and `record` work beside a server that was started before them)",
-                    error.text().split(';').next().unwrap_or_default()
-                ),
-            )
-            .into(),
-            _ => error.into(),
-        }
-    })
+    let served = serve(&settings, &store, |started| greet(started, &store, verb.open));
+    let advice = "a server must own its file; stop that one first, or name another store (`everturn mcp`, `acp` and `record` \
+                  work beside a server that was started before them)";
+    Ok(served.map_err(|error| open::owned(error, advice))?)
 }
 
 /// The settings, with those that only a server has as flags.

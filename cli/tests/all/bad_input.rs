@@ -129,7 +129,7 @@ fn a_command_that_needs_the_file_itself_is_told_who_writes() {
     // The stream's turn appears once the first process holds the store.
     while shell.json(&["history", &id, "--json"])["data"].as_array().unwrap().is_empty() {}
     let error = shell.refused(&["doctor", "--rebuild"]);
-    assert_shows!(error, @"error: FOLDER/store.db is open for writing by process PID; wait until it ends, or, if it is a server, send it the request, on the command line with --url (reading is allowed)");
+    assert_shows!(error, @"error: FOLDER/store.db is open for writing by process PID, and doctor must own the file to change it; wait until that ends, or stop it");
     drop(first.stdin.take());
     assert!(first.wait().unwrap().success());
     shell.ok(&["append", &id, "now it works"]);

@@ -78,14 +78,14 @@ impl ConversationState<'_> {
     /// Requests an approval: it is pending until [`resolve_approval`](ConversationState::resolve_approval), or until its
     /// deadline.
     pub fn request_approval(&self, request: ApprovalBody, actor: Option<String>) -> Commit<Event> {
-        self.0.append_event(kind::APPROVAL_REQUESTED, actor, &request)
+        self.0.log().append(kind::APPROVAL_REQUESTED, actor, &request)
     }
 
     /// Resolves an approval. Of two resolutions, the first wins; the other is a conflict that names it.
     pub fn resolve_approval(&self, resolution: ApprovalOutcome) -> Commit<Event> {
         let ApprovalOutcome { approval_id, state, actor, reason } = resolution;
         let body = ApprovalBody { approval_id, state: Some(state), reason, ..ApprovalBody::default() };
-        self.0.append_event(kind::APPROVAL_RESOLVED, actor, &body)
+        self.0.log().append(kind::APPROVAL_RESOLVED, actor, &body)
     }
 
     /// Records that a tool runs: it is pending until [`tool_finished`](ConversationState::tool_finished), or until a
@@ -323,7 +323,7 @@ impl ConversationHandle {
 
     fn state_event(&self, kind: &str, body: &impl serde::Serialize) -> Commit<Event> {
         match Raw::of(body) {
-            Ok(body) => self.append_event(kind, None, body),
+            Ok(body) => self.log().append(kind, None, body),
             Err(error) => Commit::ready(Err(error)),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{AppendOptions, Appended, ConversationHandle};
 use crate::ingest::{DraftKind, Ingested, NewTurn};
+use crate::proof::ConversationLog;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::approval::is_about_approval;
@@ -22,18 +23,15 @@ const EDITS_MAX: usize = 1000;
 /// Most attempts to branch while turns that would be copied are erased.
 const BRANCH_TRIES: usize = 8;
 
-impl ConversationHandle {
+impl ConversationLog<'_> {
     /// Appends an event of a custom kind: an audit note, a snapshot, anything that is not a turn.
-    pub fn append_event(
-        &self,
-        kind: &str,
-        actor: Option<String>,
-        body: impl serde::Serialize,
-    ) -> Commit<Event> {
-        let prepared = self.event_action(kind, actor, body, None);
-        self.write(prepared, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
+    pub fn append(&self, kind: &str, actor: Option<String>, body: impl serde::Serialize) -> Commit<Event> {
+        let prepared = self.0.event_action(kind, actor, body, None);
+        self.0.write(prepared, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
     }
+}
 
+impl ConversationHandle {
     /// The request that appends an event of a custom kind.
     pub(crate) fn event_action(
         &self,

@@ -7,6 +7,7 @@ use crate::conversation::ConversationHandle;
 use crate::erasing::erasures::{Erasures, Gone};
 use crate::erasing::records::{Erased, Records};
 use crate::mirror::{Change, Mirror};
+use crate::proof::ConversationLog;
 use crate::tenant::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -294,6 +295,16 @@ impl GivenTexts {
     }
 }
 
+impl ConversationLog<'_> {
+    /// Erases events that are not turns, by `seq`: notes, pins, facts, imported lines, settings. Title, metadata and
+    /// system prompt set by an erased event are unset.
+    pub fn erase(&self, places: &[u64], by: Option<String>, reason: &str) -> Result<Head, Error> {
+        let head = self.0.erase_places(places, by, reason)?;
+        self.0.tenant.erase_in_mirrors([self.0.id()])?;
+        Ok(head)
+    }
+}
+
 impl ConversationHandle {
     /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies.
     /// Everything that repeats its text is erased as well, here and in forks: checkpoints that cover it (written
@@ -303,14 +314,6 @@ impl ConversationHandle {
     pub fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Commit<Head> {
         let erased = self.erase_turns(vec![turn], by, reason);
         Commit::ready(erased.and_then(|head| self.tenant.erase_in_mirrors([self.id()]).map(|()| head)))
-    }
-
-    /// Erases events that are not turns, by `seq`: notes, pins, facts, imported lines, settings. Title, metadata and
-    /// system prompt set by an erased event are unset.
-    pub fn erase_events(&self, places: &[u64], by: Option<String>, reason: &str) -> Result<Head, Error> {
-        let head = self.erase_places(places, by, reason)?;
-        self.tenant.erase_in_mirrors([self.id()])?;
-        Ok(head)
     }
 
     fn erase_places(&self, places: &[u64], by: Option<String>, reason: &str) -> Result<Head, Error> {

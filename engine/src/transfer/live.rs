@@ -53,22 +53,25 @@ impl Tenant {
     }
 }
 
-impl ConversationHandle {
+/// A conversation as a session: a line for each of its entries, the last of which ends it.
+pub struct ConversationSession<'a>(pub(crate) &'a ConversationHandle);
+
+impl ConversationSession<'_> {
     /// Logs an entry, as a turn or as an event of its type; by default it happens now. Repeated with the same idempotency
     /// key, it returns the first one and writes nothing.
-    pub fn log_session(
+    pub fn log(
         &self,
         kind: String,
         at: Option<Timestamp>,
         fields: Fields,
         idempotency_key: Option<String>,
     ) -> Result<Logged, Error> {
-        let conversation = self.get()?;
+        let conversation = self.0.get()?;
         // As it came: what it becomes depends on the calls that wait.
         let request = Hash::of(Raw::of(&(&kind, at, &fields))?.get().as_bytes());
-        let at = at.unwrap_or_else(|| self.shared().now());
+        let at = at.unwrap_or_else(|| self.0.shared().now());
         let line = Entry { kind, at, fields }.line()?;
-        let waiting = self.state().read()?.pending_tools.into_iter();
+        let waiting = self.0.state().read()?.pending_tools.into_iter();
         let mut mapper = Mapper::resume(
             conversation.metadata.get("session").map(|header| header.get()),
             waiting.filter_map(|tool| Some((tool.tool_call_id?, Some(tool.tool_name)))),
@@ -84,17 +87,17 @@ impl ConversationHandle {
                     adapter: Some(super::session::FORMAT.into()),
                     ..NewTurn::message(message.get())
                 };
-                let shared = self.shared();
-                let conversation = shared.journal.conversation(self.key());
+                let shared = self.0.shared();
+                let conversation = shared.journal.conversation(self.0.key());
                 let options = AppendOptions { idempotency_key, ..AppendOptions::default() };
-                self.submit_turns(conversation, options, Ok(Some(request)), |conversation, ingested| {
+                self.0.submit_turns(conversation, options, Ok(Some(request)), |conversation, ingested| {
                     shared.ingest(conversation, turn, DraftKind::Whole, ingested)
                 })
             }
             Mapped::Event { kind, body, .. } => {
-                let once = idempotency(self.tenant.caller(), idempotency_key, Some(request))?;
-                let action = self.event_action(&kind, None, body, once)?;
-                self.tenant.submit(self.key().clone(), action, Vec::new())
+                let once = idempotency(self.0.tenant.caller(), idempotency_key, Some(request))?;
+                let action = self.0.event_action(&kind, None, body, once)?;
+                self.0.tenant.submit(self.0.key().clone(), action, Vec::new())
             }
         };
         let logged = |committed: Committed| {
@@ -110,37 +113,33 @@ impl ConversationHandle {
 
     /// Ends a session: calls without a result fail, its last entry has the numbers of the session, and the conversation is
     /// closed. Repeated with the same idempotency key, it returns the same numbers.
-    pub fn end_session(
-        &self,
-        extra: &Fields,
-        idempotency_key: Option<String>,
-    ) -> Result<SessionSummary, Error> {
+    pub fn end(&self, extra: &Fields, idempotency_key: Option<String>) -> Result<SessionSummary, Error> {
         let request = Hash::of(Raw::of(extra)?.get().as_bytes());
-        let once = idempotency(self.tenant.caller(), idempotency_key, Some(request))?;
-        let is_closed = self.get()?.state == Lifecycle::Closed;
+        let once = idempotency(self.0.tenant.caller(), idempotency_key, Some(request))?;
+        let is_closed = self.0.get()?.state == Lifecycle::Closed;
         let ended = Error::conflict("session.ended", "the session was ended; start another one");
         let once = match once {
             Some(once) => Some(Idempotency { only_repeat: is_closed.then_some(ended), ..once }),
             None if is_closed => return Err(ended),
             None => None,
         };
-        let waiting = if is_closed { Vec::new() } else { self.state().read()?.pending_tools };
+        let waiting = if is_closed { Vec::new() } else { self.0.state().read()?.pending_tools };
         for tool in waiting {
             let Some(id) = tool.tool_call_id else { continue };
             let failed = ToolResult::missing(tool.tool_name, id)?;
-            self.log_session("tool_result".into(), None, Fields::of(&failed)?, None)?;
+            self.log("tool_result".into(), None, Fields::of(&failed)?, None)?;
         }
-        let at = self.shared().now();
+        let at = self.0.shared().now();
         let mut tally = Tally::default();
-        self.export(Format::Session, &mut tally, &mut |_| {})?;
+        self.0.export(Format::Session, &mut tally, &mut |_| {})?;
         let (summary, body) = tally.end(at, extra)?;
-        let action = self.event_action("session_end", None, body, once);
+        let action = self.0.event_action("session_end", None, body, once);
         let end =
-            self.write(action, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed));
+            self.0.write(action, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed));
         let end = end.wait()?;
         if !is_closed {
             let change = Change { state: Some(Lifecycle::Closed), ..Change::default() };
-            self.update(change).wait()?;
+            self.0.update(change).wait()?;
         }
         // Of a repeated request, the numbers of the first.
         Ok(end.read().unwrap_or(summary))

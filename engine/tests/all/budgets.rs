@@ -111,7 +111,7 @@ fn events_and_bytes_have_limits_of_their_own_and_equal_is_not_over() {
     talk(&scope, id, 2);
     let note = || Raw::of(&json!({})).unwrap();
     refused(
-        scope.conversation(id).append_event("note", None, note()).wait(),
+        scope.conversation(id).log().append("note", None, note()).wait(),
         "budget.exceeded",
         "max_events is 3, this would make it 4",
     );
@@ -241,7 +241,7 @@ fn appends_are_not_refused_where_a_compaction_is_blocked() {
         begin(&scope, id);
         talk(&scope, id, 60);
         for _ in 0..60 {
-            scope.conversation(id).append_event("note", None, Raw::of(&json!({})).unwrap()).wait().unwrap();
+            scope.conversation(id).log().append("note", None, Raw::of(&json!({})).unwrap()).wait().unwrap();
         }
         scope.conversation(id).assets().add(None, "text/plain", b"bytes".to_vec()).unwrap();
         assert!(
@@ -328,7 +328,7 @@ fn events_that_are_no_turns_leave_the_view_and_never_pass_its_limit() {
     let add: [(&str, Add<'_>); 4] = [
         ("state.pin", &|scope, id, n| scope.conversation(id).state().pin("k", n).wait()),
         ("scratchpad.set", &|scope, id, n| scope.conversation(id).state().set_scratchpad("k", n).wait()),
-        ("note", &|scope, id, n| scope.conversation(id).append_event("note", None, json!({"n": n})).wait()),
+        ("note", &|scope, id, n| scope.conversation(id).log().append("note", None, json!({"n": n})).wait()),
         ("approval.resolved", &|scope, id, n| {
             ask(scope, id, n)?;
             let (approval_id, state) = (format!("a{n}"), Approval::Denied);
@@ -392,7 +392,7 @@ fn an_append_without_room_beside_what_is_in_force_is_refused() {
     is_full(&scope);
     let says = "max_events is 12, this would make it 13, and pins";
     refused(state(&scope).state().pin("one more", 1).wait(), "budget.exceeded", says);
-    refused(state(&scope).append_event("note", None, json!({})).wait(), "budget.exceeded", says);
+    refused(state(&scope).log().append("note", None, json!({})).wait(), "budget.exceeded", says);
     is_full(&scope);
     assert_eq!(last_action(&scope, id)["action"], "reject");
     state(&scope).state().pin("pin 1", "changed").wait().unwrap();

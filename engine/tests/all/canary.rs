@@ -416,15 +416,17 @@ fn every_event_with_words_can_be_erased_by_its_place() {
     };
     scope
         .conversation(id)
-        .append_event(kind::APPROVAL_REQUESTED, None, Raw::of(&asked).unwrap())
+        .log()
+        .append(kind::APPROVAL_REQUESTED, None, Raw::of(&asked).unwrap())
         .wait()
         .unwrap();
     let started =
         ToolBody { tool_call_id: "t1".into(), tool_name: None, summary: Some(format!("feeding the {WORD}")) };
-    scope.conversation(id).append_event(kind::TOOL_STARTED, None, Raw::of(&started).unwrap()).wait().unwrap();
+    scope.conversation(id).log().append(kind::TOOL_STARTED, None, Raw::of(&started).unwrap()).wait().unwrap();
     scope
         .conversation(id)
-        .append_event("audit.note", Some("ann".into()), Raw::of(&json!({"saw": WORD})).unwrap())
+        .log()
+        .append("audit.note", Some("ann".into()), Raw::of(&json!({"saw": WORD})).unwrap())
         .wait()
         .unwrap();
     let fact = scope
@@ -465,9 +467,9 @@ fn every_event_with_words_can_be_erased_by_its_place() {
         .map(|event| event.seq)
         .collect();
     assert!(with_words.len() >= 9, "{with_words:?}");
-    refused(scope.conversation(id).erase_events(&[3], None, ""), "erase.turn", "erase that turn");
-    refused(scope.conversation(id).erase_events(&[999], None, ""), "seq.out_of_range", "has no seq 999");
-    scope.conversation(id).erase_events(&with_words, Some("dpo".into()), "asked for").unwrap();
+    refused(scope.conversation(id).log().erase(&[3], None, ""), "erase.turn", "erase that turn");
+    refused(scope.conversation(id).log().erase(&[999], None, ""), "seq.out_of_range", "has no seq 999");
+    scope.conversation(id).log().erase(&with_words, Some("dpo".into()), "asked for").unwrap();
     let record = scope
         .conversation(id)
         .log()
@@ -475,7 +477,7 @@ fn every_event_with_words_can_be_erased_by_its_place() {
         .unwrap()
         .remove(0)
         .seq;
-    refused(scope.conversation(id).erase_events(&[record], None, ""), "erase.wordless", "it stays");
+    refused(scope.conversation(id).log().erase(&[record], None, ""), "erase.wordless", "it stays");
     nowhere(&stage, &scope);
     let after = scope.conversation(id).get().unwrap();
     assert_eq!((after.title, after.policy), (None, policy));
@@ -600,7 +602,8 @@ fn everything_that_an_actor_said_can_be_erased_at_once() {
         .unwrap();
     scope
         .conversation(conversations[4])
-        .append_event("note", Some("ann".into()), Raw::of(&WORD).unwrap())
+        .log()
+        .append("note", Some("ann".into()), Raw::of(&WORD).unwrap())
         .wait()
         .unwrap();
     let mut told = 0;
@@ -631,7 +634,7 @@ fn a_repeated_request_is_not_answered_with_erased_words() {
         ..NewConversation::default()
     };
     let id = scope.create(new.clone()).wait().unwrap().id();
-    scope.conversation(id).erase_events(&[1], None, "asked for").unwrap();
+    scope.conversation(id).log().erase(&[1], None, "asked for").unwrap();
     assert_eq!(scope.create(new).wait().unwrap().get().unwrap().title, None);
     nowhere(&stage, &scope);
 }

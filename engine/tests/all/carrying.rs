@@ -403,13 +403,14 @@ fn what_a_grown_value_changes_beside_turns_is_named() {
     source.say(id, NewTurn::user("one"));
     chat.state().pin("branch", raw(json!("main"))).wait().unwrap();
     chat.state().pin("key", raw(json!("api_key=sk-proj-a1b2c3d4e5f6g7h8i9j0k1l2m3n4"))).wait().unwrap();
-    chat.append_event("scratchpad.set", None, raw(json!({"name": "plan", "value": 1}))).wait().unwrap();
-    chat.append_event("approval.requested", None, raw(json!({"approval_id": "a1"}))).wait().unwrap();
-    chat.append_event("approval.requested", None, raw(json!({"approval_id": "a2"}))).wait().unwrap();
+    chat.log().append("scratchpad.set", None, raw(json!({"name": "plan", "value": 1}))).wait().unwrap();
+    chat.log().append("approval.requested", None, raw(json!({"approval_id": "a1"}))).wait().unwrap();
+    chat.log().append("approval.requested", None, raw(json!({"approval_id": "a2"}))).wait().unwrap();
     let first = chat.transcript().unwrap();
     chat.state().pin("branch", raw(json!("release"))).wait().unwrap();
-    chat.append_event("scratchpad.clear", None, raw(json!({"name": "plan"}))).wait().unwrap();
-    chat.append_event("approval.resolved", None, raw(json!({"approval_id": "a1", "state": "approved"})))
+    chat.log().append("scratchpad.clear", None, raw(json!({"name": "plan"}))).wait().unwrap();
+    chat.log()
+        .append("approval.resolved", None, raw(json!({"approval_id": "a1", "state": "approved"})))
         .wait()
         .unwrap();
     source.say(id, NewTurn::user("two"));
@@ -428,9 +429,10 @@ fn what_a_grown_value_changes_beside_turns_is_named() {
         let there = scope.conversation(id);
         assert_eq!(there.state().read().unwrap().pins["branch"].value.get(), "\"main\"");
         there.state().pin("branch", raw(json!("release"))).wait().unwrap();
-        there.append_event("scratchpad.clear", None, raw(json!({"name": "plan"}))).wait().unwrap();
+        there.log().append("scratchpad.clear", None, raw(json!({"name": "plan"}))).wait().unwrap();
         there
-            .append_event("approval.resolved", None, raw(json!({"approval_id": "a1", "state": "approved"})))
+            .log()
+            .append("approval.resolved", None, raw(json!({"approval_id": "a1", "state": "approved"})))
             .wait()
             .unwrap();
         assert_eq!(import(&grown), (0, Vec::new()));

@@ -577,7 +577,7 @@ fn scratchpads_are_limited_and_can_be_replaced_and_cleared() {
     );
     let event = json!({"name": "one more", "value": 1});
     refused(
-        chat.append_event("scratchpad.set", None, event).wait(),
+        chat.log().append("scratchpad.set", None, event).wait(),
         "limit.exceeded",
         "SCRATCHPADS_MAX is 16, this is 17",
     );

@@ -628,7 +628,7 @@ fn a_live_scratchpad_is_in_the_state_and_a_root_of_projections() {
     let projected = || chat.contexts().project(&options).unwrap().result.read::<Value>().unwrap();
     assert_eq!(projected()["reason"], "reachability_gc_write_barrier_missing");
     let body = Raw::of(&json!({"name": "plan", "value": "next: src/part1.rs"})).unwrap();
-    let set = chat.append_event("scratchpad.set", None, body).wait().unwrap();
+    let set = chat.log().append("scratchpad.set", None, body).wait().unwrap();
     assert_eq!(chat.state().read().unwrap().scratchpads["plan"].seq, set.seq);
     let view = projected();
     assert_eq!(view["redacted_indices"], json!([1]), "the scratchpad names src/part1.rs");
@@ -638,7 +638,7 @@ fn a_live_scratchpad_is_in_the_state_and_a_root_of_projections() {
     let context = read(&chat.contexts().build(&asked).unwrap());
     assert!(context.contains("next: src/part1.rs") && context.contains("tool result reclaimed"), "{context}");
     let body = Raw::of(&json!({"name": "plan"})).unwrap();
-    chat.append_event("scratchpad.clear", None, body).wait().unwrap();
+    chat.log().append("scratchpad.clear", None, body).wait().unwrap();
     assert!(chat.state().read().unwrap().scratchpads.is_empty());
     assert_eq!(projected()["reason"], "reachability_gc_write_barrier_missing");
 }

@@ -110,7 +110,7 @@ fn events_are_found_by_kind_in_both_directions() {
         let body = || Raw::of(&json!({"n": 1})).unwrap();
         for n in 0..1200 {
             match n % 300 {
-                7 => drop(scope.conversation(id).append_event("snapshot", None, body()).wait().unwrap()),
+                7 => drop(scope.conversation(id).log().append("snapshot", None, body()).wait().unwrap()),
                 _ => drop(scope.say(id, NewTurn::user("x"))),
             }
         }
@@ -183,7 +183,8 @@ fn a_redacted_export_has_no_secret_and_no_address_in_any_format() {
         chat.append(NewTurn::message(call.to_string())).wait().unwrap();
         chat.append(NewTurn::tool_result("call_1", &words())).wait().unwrap();
         chat.append(NewTurn::user("Call \u{200b}nobody").by("ana")).wait().unwrap();
-        chat.append_event("note", Some("ana".into()), Raw::of(&json!({"text": words()})).unwrap())
+        chat.log()
+            .append("note", Some("ana".into()), Raw::of(&json!({"text": words()})).unwrap())
             .wait()
             .unwrap();
         for format in Format::ALL {

@@ -142,7 +142,7 @@ impl Worker {
             }
             _ => {
                 let body = Raw::of(&self.words())?;
-                let event = self.scope.conversation(to).append_event("note", None, body).wait()?;
+                let event = self.scope.conversation(to).log().append("note", None, body).wait()?;
                 tell(format_args!("head\t{to}\t{}\t{}", event.seq, event.hash));
             }
         }

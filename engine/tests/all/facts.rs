@@ -485,7 +485,7 @@ fn facts_are_added_corrected_and_taken_back_by_hand() {
     scope.conversation(id).update(Lifecycle::Closed).wait().unwrap();
     scope.conversation(id).facts().add(new("Zoë", "left", "in May")).unwrap();
     refused(
-        scope.conversation(id).append_event("fact.added", None, Raw::of(&json!({})).unwrap()).wait(),
+        scope.conversation(id).log().append("fact.added", None, Raw::of(&json!({})).unwrap()).wait(),
         "kind.reserved",
         "written by Everturn itself",
     );

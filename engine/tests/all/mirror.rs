@@ -92,7 +92,7 @@ fn eventful(scope: &Tenant) -> ConversationId {
     scope.conversation(id).open_turn(turn).chunk(None, "streamed").unwrap();
     scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     let body = Raw::new(r#"{"path":"a"}"#.into()).unwrap();
-    scope.conversation(id).append_event("snapshot_created", None, body).wait().unwrap();
+    scope.conversation(id).log().append("snapshot_created", None, body).wait().unwrap();
     id
 }
 

@@ -236,7 +236,7 @@ fn appended_events_cannot_pin_more_than_is_allowed() {
     let id = scope.begin();
     let chat = scope.conversation(id);
     let pin =
-        |n: usize| chat.append_event(kind::PIN, None, json!({"name": format!("p{n}"), "value": n})).wait();
+        |n: usize| chat.log().append(kind::PIN, None, json!({"name": format!("p{n}"), "value": n})).wait();
     for n in 0..everturn_views::state::PINS_MAX {
         pin(n).unwrap();
     }

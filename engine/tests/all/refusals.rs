@@ -48,7 +48,7 @@ fn everything(scope: &Tenant, id: ConversationId, turn: TurnId) -> Vec<(&'static
         ("fork", scope.conversation(id).fork(1).wait().map(drop)),
         ("delete", scope.conversation(id).delete("").wait().map(drop)),
         ("append", scope.conversation(id).append(user()).wait().map(drop)),
-        ("append_event", scope.conversation(id).append_event("note", None, note()).wait().map(drop)),
+        ("append_event", scope.conversation(id).log().append("note", None, note()).wait().map(drop)),
         ("append_open", scope.conversation(id).open(NewStream::default()).wait().map(drop)),
         ("append_chunk", scope.conversation(id).open_turn(turn).chunk(None, "x").map(drop)),
         ("append_commit", scope.conversation(id).open_turn(turn).commit(user()).wait().map(drop)),
@@ -275,20 +275,20 @@ fn kinds_that_mean_something_are_written_by_everturn_only() {
     let id = scope.begin();
     for kind in everturn_core::event::kind::RESERVED {
         let says = format!("{kind} is written by Everturn itself; choose a kind of your own");
-        refused(scope.conversation(id).append_event(kind, None, note()).wait(), "kind.reserved", &says);
+        refused(scope.conversation(id).log().append(kind, None, note()).wait(), "kind.reserved", &says);
     }
     refused(
-        scope.conversation(id).append_event("", None, note()).wait(),
+        scope.conversation(id).log().append("", None, note()).wait(),
         "name.malformed",
         "choose a printable name",
     );
     refused(
-        scope.conversation(id).append_event("a\nb", None, note()).wait(),
+        scope.conversation(id).log().append("a\nb", None, note()).wait(),
         "name.malformed",
         "control characters",
     );
     assert_eq!(
-        scope.conversation(id).append_event("mask_generated", Some("x".into()), note()).wait().unwrap().seq,
+        scope.conversation(id).log().append("mask_generated", Some("x".into()), note()).wait().unwrap().seq,
         2
     );
 }

@@ -59,7 +59,7 @@ fn a_session_is_started_logged_ended_and_exported() {
                 None,
             )
             .unwrap();
-        let log = |kind: &str, value: Value| chat.log_session(kind.into(), None, fields(value), None);
+        let log = |kind: &str, value: Value| chat.session().log(kind.into(), None, fields(value), None);
         assert!(log("photographer_message", json!({"text": "warmer"})).unwrap().turn.is_some());
         log("agent_tool_call", json!({"tool": "crop", "parameters": {"x": 1}})).unwrap();
         log("agent_tool_call", json!({"tool": "blur", "parameters": {}})).unwrap();
@@ -76,9 +76,9 @@ fn a_session_is_started_logged_ended_and_exported() {
         refused(log("session_end", json!({})), "session.frame_type", "end the session instead");
         assert_eq!(chat.state().read().unwrap().pending_tools.len(), 0);
 
-        let summary = chat.end_session(&fields(json!({"kept": 1})), None).unwrap();
+        let summary = chat.session().end(&fields(json!({"kept": 1})), None).unwrap();
         assert_eq!((summary.entries, summary.by_type["agent_tool_call"]), (7, 2));
-        refused(chat.end_session(&Fields::default(), None), "session.ended", "start another");
+        refused(chat.session().end(&Fields::default(), None), "session.ended", "start another");
         refused(log("weather", json!({})), "conversation.not_active", "is closed");
 
         let text = exported(tenant, chat.id());
@@ -138,12 +138,12 @@ fn any_conversation_is_a_session_file_that_can_be_read_back() {
         for turn in turns {
             chat.append(NewTurn::message(turn.to_string()).by("ana")).wait().unwrap();
         }
-        chat.append_event("snapshot_created", None, json!({"hash": "h"})).wait().unwrap();
-        chat.append_event("note", None, json!([1, 2])).wait().unwrap();
+        chat.log().append("snapshot_created", None, json!({"hash": "h"})).wait().unwrap();
+        chat.log().append("note", None, json!([1, 2])).wait().unwrap();
         // Regression: as lines of these types they lacked fields, so that the file was reported as broken.
-        chat.append_event("snapshot_created", None, json!({"label": "x"})).wait().unwrap();
-        chat.append_event("mask_generated", None, json!({})).wait().unwrap();
-        chat.append_event("agent_tool_call", None, json!({"tool": "z"})).wait().unwrap();
+        chat.log().append("snapshot_created", None, json!({"label": "x"})).wait().unwrap();
+        chat.log().append("mask_generated", None, json!({})).wait().unwrap();
+        chat.log().append("agent_tool_call", None, json!({"tool": "z"})).wait().unwrap();
         let text = exported(tenant, chat.id());
         let report = session::check(text.as_bytes()).unwrap();
         assert!(report.is_ok() && report.unclosed, "it goes on, so it has no end: {report:?}");
@@ -304,7 +304,7 @@ fn whatever_is_sent_again_under_its_key_happens_once() {
         refused(start("img_2").map(drop), "idempotency.reused", "different request");
 
         let log = |kind: &str, value: Value, name: &str| {
-            chat.log_session(kind.into(), None, fields(value), key(name))
+            chat.session().log(kind.into(), None, fields(value), key(name))
         };
         // The second time, no call waits for the result any more.
         let entries = [
@@ -321,7 +321,7 @@ fn whatever_is_sent_again_under_its_key_happens_once() {
         }
         refused(log("weather", json!({"sun": false}), "entry 3"), "idempotency.reused", "different request");
 
-        let end = |name: &str| chat.end_session(&fields(json!({"kept": 1})), key(name));
+        let end = |name: &str| chat.session().end(&fields(json!({"kept": 1})), key(name));
         let summary = end("end").unwrap();
         assert_eq!((summary.entries, summary.by_type["tool_result"]), (6, 2));
         assert_eq!(end("end").unwrap(), summary);

@@ -93,7 +93,8 @@ fn eventful(scope: &Tenant) -> ConversationId {
     scope.conversation(id).erase(gone.id, None, "asked for").wait().unwrap();
     scope
         .conversation(id)
-        .append_event("snapshot_created", None, Raw::new(r#"{"path":"a"}"#.into()).unwrap())
+        .log()
+        .append("snapshot_created", None, Raw::new(r#"{"path":"a"}"#.into()).unwrap())
         .wait()
         .unwrap();
     id

@@ -147,7 +147,7 @@ fn waiting_from(place: &ConversationHandle, turns: &[Turn], messages: &[Value]) 
     let asks = |(turn, message): &(&Turn, &Value)| {
         turn.role == Role::User && pairing::pair([*message]).results.is_empty()
     };
-    let asked = turns.iter().zip(messages).filter(asks).last().map_or(0, |(turn, _)| turn.seq);
+    let asked = turns.iter().zip(messages).rfind(asks).map_or(0, |(turn, _)| turn.seq);
     let pending = place.state().read()?.pending_tools;
     let since = pending.iter().map(|tool| tool.since_seq).filter(|since| *since > asked).min();
     let called = since.and_then(|since| turns.iter().position(|turn| turn.seq >= since));
