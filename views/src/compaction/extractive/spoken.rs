@@ -259,7 +259,7 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
             Part::Call { name, arguments, .. } => {
                 push(Source::Tool, name, &mut out);
                 if let Some(arguments) = arguments {
-                    strings(&message::arguments(arguments), &mut |text| {
+                    outputs(&message::arguments(arguments), &mut |text| {
                         push_owned(Source::Call, text, &mut out);
                     });
                 }
@@ -309,14 +309,14 @@ pub(super) fn strings(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-/// The same for a tool result, with JSON in its texts decoded.
-pub(super) fn outputs(content: &Value, found: &mut impl FnMut(&str)) {
+/// The same for a call or a tool result, with JSON in its texts decoded.
+pub(super) fn outputs(content: &Value, found: &mut dyn FnMut(&str)) {
     strings(content, &mut |text| output(text, found));
 }
 
-fn output(text: &str, found: &mut impl FnMut(&str)) {
-    match message::json_output(text) {
-        Some(json) => strings(&json, found),
+fn output(text: &str, found: &mut dyn FnMut(&str)) {
+    match message::json_within(text) {
+        Some(json) => outputs(&json, found),
         None => found(text),
     }
 }
