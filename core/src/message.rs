@@ -8,6 +8,7 @@ use crate::error::code;
 use crate::event::Visibility;
 use crate::json;
 use crate::turn::Role;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::borrow::Cow;
 
@@ -384,6 +385,49 @@ pub fn json_output(text: &str) -> Option<Value> {
     }
 }
 
+/// The same where JSON stands in other text, such as behind the header of a command: then an array of the pieces, in order.
+/// There, JSON without escapes, and JSON that is part of a word or of code (`f({"a":"b"})`), stays text.
+pub fn json_within(text: &str) -> Option<Value> {
+    /// Each may be read to the end of the text.
+    const FAILURES_MAX: usize = 32;
+    if let Some(json) = json_output(text) {
+        return Some(json);
+    }
+    let last = text.rfind('\\')?;
+    let (mut pieces, mut read, mut copied, mut failures) = (Vec::new(), 0, 0, 0);
+    for (start, _) in text[..last].match_indices(['{', '[']) {
+        if start < read || failures == FAILURES_MAX || !begins_json(text, start) {
+            continue;
+        }
+        let Some(piece) = json_at(&text[start..]) else {
+            failures += 1;
+            continue;
+        };
+        read = start + piece.len();
+        if let Some(json) = piece.contains('\\').then(|| json_output(piece)).flatten() {
+            pieces.extend([Value::from(&text[copied..start]), json]);
+            copied = read;
+        }
+    }
+    pieces.push(Value::from(&text[copied..]));
+    (pieces.len() > 1).then_some(Value::Array(pieces))
+}
+
+/// Whether a bracket stands by itself, and what it opens begins as an object, or as a list of objects or texts.
+fn begins_json(text: &str, at: usize) -> bool {
+    let (before, behind) = (&text[..at], text[at + 1..].trim_start());
+    let within: &[char] = if text[at..].starts_with('{') { &['"'] } else { &['"', '{', '['] };
+    (before.is_empty() || before.ends_with(char::is_whitespace)) && behind.starts_with(within)
+}
+
+/// The object or array with which a text begins, if nothing but a space follows it at once.
+fn json_at(text: &str) -> Option<&str> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    values.next()?.ok()?;
+    let (json, behind) = text.split_at(values.byte_offset());
+    (behind.is_empty() || behind.starts_with(char::is_whitespace)).then_some(json)
+}
+
 /// The object or array that a text holds.
 fn json_in(text: &str) -> Option<Value> {
     let may = text.trim_start().starts_with(['{', '[']) && crate::json::check(text).is_ok();
@@ -610,6 +654,30 @@ mod tests {
             ("{\"output\":\"a\",\"next\":2}", Some(json!({"output": "a", "next": 2}))),
         ] {
             assert_eq!(json_output(text), read, "{text}");
+        }
+    }
+
+    /// Regression: only a text that was JSON as a whole was read so, and behind a header `\n` became the first letter of a word.
+    #[test]
+    fn json_behind_a_header_is_read_as_json_and_code_as_text() {
+        for (text, read) in [
+            (
+                "Wall time: 0.1 s\nOutput:\n{\"text\":\"a\\nb\"}",
+                Some(json!(["Wall time: 0.1 s\nOutput:\n", {"text": "a\nb"}, ""])),
+            ),
+            ("{\"text\":\"a\\nb\"}", Some(json!({"text": "a\nb"}))),
+            (
+                "1: {\"a\":\"\\t\"}\n2: {\"output\":\"\\n\"} end \\n",
+                Some(json!(["1: ", {"a": "\t"}, "\n2: ", "\n", " end \\n"])),
+            ),
+            ("x [\"C:\\\\new\"]\ny", Some(json!(["x ", ["C:\\new"], "\ny"]))),
+            ("Output: {\"text\":\"plain\"}", None),
+            ("in C:\\new\\table.rs, {\"a\": 1} and [x]", None),
+            (r#"{"a": "^\d+$"} or [\n] or ["\w"]"#, None),
+            (r#"print(["a\n"]); x["a\n"] = {"a\n"}; y = {"a":"\n"};"#, None),
+            (r#"cut: {"a":"b\nc","#, None),
+        ] {
+            assert_eq!(json_within(text), read, "{text}");
         }
     }
 

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Version of the terms: an index of another version is rebuilt.
-pub const TERMS_VERSION: u32 = 8;
+pub const TERMS_VERSION: u32 = 9;
 
 /// Two texts with a lower cosine are unrelated, whatever the model.
 pub const UNRELATED_BELOW: f64 = 0.25;

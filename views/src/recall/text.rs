@@ -35,7 +35,7 @@ pub fn words_of(turn: &Turn, roles: &[Role]) -> Option<String> {
         _ => Whose::All,
     };
     let is_all = whose == Whose::All || speech::of_said(turn, Some(&message)).role != Role::User;
-    Some(read(&message, true, true, if is_all { Whose::All } else { whose }))
+    Some(read(&message, Json::Anywhere, true, if is_all { Whose::All } else { whose }))
 }
 
 /// Whether words of a tool or a program are in a person's message.
@@ -54,15 +54,26 @@ enum Whose {
     Others,
 }
 
+/// JSON in texts of calls and tool results that is read as JSON.
+#[derive(Clone, Copy, PartialEq)]
+enum Json {
+    /// None.
+    Raw,
+    /// A result that is JSON as a whole.
+    Whole,
+    /// Also behind other text, and in arguments of calls.
+    Anywhere,
+}
+
 /// The text of a message of any shape: prose, the names and arguments of calls, results, the names of files.
 /// Reasoning, signatures and encoded bytes are not searched.
 pub fn text_of(message: &Value) -> String {
-    read(message, true, true, Whose::All)
+    read(message, Json::Anywhere, true, Whose::All)
 }
 
 /// The same without searches that a provider ran itself. Frozen: prompts are replayed with it.
 pub fn recalled_text_of(message: &Value) -> String {
-    read(message, true, false, Whose::All)
+    read(message, Json::Whole, false, Whose::All)
 }
 
 /// The same of a person's message, split by speaker: who wrote a text, where it was not the person, and the text.
@@ -82,7 +93,7 @@ pub fn recalled_stretches(message: &Value) -> Vec<(Option<&'static str>, String)
         }
         let speaker = matches!(part, Part::Result { .. }).then_some(Role::Tool.as_str());
         let mut text = String::new();
-        said(&mut text, part, message, true);
+        said(&mut text, part, message, Json::Whole);
         add(speaker, &text);
     }
     all.retain(|(_, text)| !text.is_empty());
@@ -92,10 +103,10 @@ pub fn recalled_stretches(message: &Value) -> Vec<(Option<&'static str>, String)
 /// The text of a message with JSON in texts of tool results as it is, as it was read up to
 /// [`TERMS_VERSION`](super::TERMS_VERSION) 3. Frozen: prompts of that time are replayed with it.
 pub fn raw_text_of(message: &Value) -> String {
-    read(message, false, false, Whose::All)
+    read(message, Json::Raw, false, Whose::All)
 }
 
-fn read(message: &Value, decoded: bool, with_hosted: bool, whose: Whose) -> String {
+fn read(message: &Value, json: Json, with_hosted: bool, whose: Whose) -> String {
     let (mut out, mut texts) = (String::new(), speech::Texts::default());
     let blocks = message["content"].as_array();
     for (at, part) in message::parts(message).into_iter().enumerate() {
@@ -113,19 +124,20 @@ fn read(message: &Value, decoded: bool, with_hosted: bool, whose: Whose) -> Stri
             }
             Part::Result { .. } if whose == Whose::Person => {}
             _ if whose == Whose::Others && !matches!(part, Part::Result { .. }) => {}
-            part => said(&mut out, part, message, decoded),
+            part => said(&mut out, part, message, json),
         }
     }
     cut(&out, ENTRY_TEXT_BYTES_MAX)
 }
 
 /// The text of one part.
-fn said(out: &mut String, part: Part<'_>, message: &Value, decoded: bool) {
+fn said(out: &mut String, part: Part<'_>, message: &Value, json: Json) {
     match part {
         Part::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
-            let mut result = if decoded { String::new() } else { text.to_string() };
-            if decoded {
-                output(&mut result, text);
+            let mut result = String::new();
+            match json {
+                Json::Raw => result.push_str(text),
+                Json::Whole | Json::Anywhere => output(&mut result, text, json),
             }
             push(out, &cut(&result, RESULT_TEXT_BYTES_MAX));
         }
@@ -133,16 +145,18 @@ fn said(out: &mut String, part: Part<'_>, message: &Value, decoded: bool) {
         Part::Call { name, arguments, .. } => {
             push(out, name);
             if let Some(arguments) = arguments {
-                values(out, &message::arguments(arguments));
+                let arguments = message::arguments(arguments);
+                match json {
+                    Json::Anywhere => walk(&arguments, &mut |text| output(out, text, json)),
+                    Json::Whole | Json::Raw => values(out, &arguments),
+                }
             }
         }
         Part::Result { name, content, .. } => {
             push(out, name.unwrap_or_default());
             let mut result = String::new();
-            match content {
-                Some(content) if decoded => walk(content, &mut |text| output(&mut result, text)),
-                Some(content) => values(&mut result, content),
-                None => {}
+            if let Some(content) = content {
+                walk(content, &mut |text| output(&mut result, text, json));
             }
             push(out, &cut(&result, RESULT_TEXT_BYTES_MAX));
         }
@@ -185,21 +199,26 @@ fn values(out: &mut String, value: &Value) {
 }
 
 /// One text of a tool result. Where it holds JSON, its keys are words like any other: they may be file names.
-fn output(out: &mut String, text: &str) {
-    fn all(out: &mut String, json: &Value) {
-        match json {
-            Value::String(text) => output(out, text),
-            Value::Array(items) => items.iter().for_each(|item| all(out, item)),
+fn output(out: &mut String, text: &str, json: Json) {
+    fn all(out: &mut String, value: &Value, json: Json) {
+        match value {
+            Value::String(text) => output(out, text, json),
+            Value::Array(items) => items.iter().for_each(|item| all(out, item, json)),
             Value::Object(fields) => fields.iter().for_each(|(name, value)| {
                 push(out, name);
-                all(out, value);
+                all(out, value, json);
             }),
             Value::Number(number) => push(out, &number.to_string()),
             Value::Null | Value::Bool(_) => {}
         }
     }
-    match message::json_output(text) {
-        Some(json) => all(out, &json),
+    let found = match json {
+        Json::Raw => None,
+        Json::Whole => message::json_output(text),
+        Json::Anywhere => message::json_within(text),
+    };
+    match found {
+        Some(value) => all(out, &value, json),
         None => push(out, text),
     }
 }
@@ -302,6 +321,23 @@ mod tests {
                 json!({"type":"function_call_output","call_id":"c",
                     "output":"{\"output\":\"alpha.txt\\nwombat.yaml\\n\",\"metadata\":{\"exit_code\":0,\"duration_seconds\":0.1}}"}),
                 "alpha.txt\nwombat.yaml\n",
+            ),
+            (
+                json!({"type":"function_call_output","call_id":"c",
+                    "output":"Wall time: 0.13 seconds\nOutput:\n{\"text\":\"first line\\ntapir line\\nokapi.yaml\"}"}),
+                "Wall time: 0.13 seconds\nOutput:\n\ntext\nfirst line\ntapir line\nokapi.yaml",
+            ),
+            (
+                json!({"type":"function_call","call_id":"c","name":"f","arguments":"{\"payload\":\"{\\\"doc\\\":\\\"intro\\\\nquagga\\\"}\"}"}),
+                "f\ndoc\nintro\nquagga",
+            ),
+            (
+                json!({"role":"tool","tool_call_id":"c","content":"{\"result\":\"{\\\"a\\\":\\\"x\\\\nwombat\\\"}\"}"}),
+                "result\na\nx\nwombat",
+            ),
+            (
+                json!({"role":"tool","tool_call_id":"c","content":"see C:\\new\\table.rs and ^\\d+\\n$"}),
+                "see C:\\new\\table.rs and ^\\d+\\n$",
             ),
             (
                 json!({"role":"tool","tool_call_id":"c","content":"{\"src/a.rs\":[\"x\\nwombat\",7]}"}),

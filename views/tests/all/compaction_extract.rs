@@ -475,6 +475,25 @@ fn names_in_json_in_a_string_are_read_without_its_escapes() {
     assert_eq!(found.discoveries, ["shell make failed: error: no rule to make wombat"]);
 }
 
+/// Regression: only a result that was JSON as a whole was read so. Behind a header, or in an argument, `\n` became the first letter
+/// of a file's name.
+#[test]
+fn names_in_json_behind_a_header_and_in_arguments_are_read_without_its_escapes() {
+    let mut talk = Talk::of(&[("user", "Where is the configuration of the ingester?")]);
+    talk.tool("find", json!({"query":"{\"paths\":\"intro\\nconf/quagga.yaml\"}"}), "none");
+    talk.tool("find", json!({}), "Wall time: 0.13 seconds\nOutput:\n{\"text\":\"a\\nconf/okapi.yaml\"}");
+    talk.say(None, json!({"role":"assistant","content":"It is in okapi.yaml, and not in quagga.yaml."}));
+    talk.tool(
+        "make",
+        json!({}),
+        "Exit code: 2\nOutput: {\"text\":\"cc a.c\\nerror: no rule to make wombat\"}",
+    );
+    let found = extract(None, &talk.candidates());
+    assert_eq!(found.relevant_files, ["conf/okapi.yaml", "conf/quagga.yaml"]);
+    assert_eq!(found.discoveries.last().unwrap(), "make failed: error: no rule to make wombat");
+    assert!(!format!("{found:?}").contains("nconf"), "{found:?}");
+}
+
 #[test]
 fn of_a_thousand_names_in_tool_output_those_that_people_said_stay() {
     let mut talk = Talk::of(&[("user", "Where is invoice INV-2024-77 for acme/billing-9?")]);

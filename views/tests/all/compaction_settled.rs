@@ -211,6 +211,96 @@ fn what_is_left_and_edited_in_the_same_turn_is_not_next() {
     assert_eq!(pending(talk("The guide in docs/limits.md is not written yet.", report)).len(), 1);
 }
 
+/// Regression: of real sessions, half of what was left was how code is: a cue in a name, or a word such as "remaining" about something
+/// that is there.
+#[test]
+fn what_code_is_like_is_no_work() {
+    for states in [
+        "Note that `still to do` and todo/next-steps.md are names that the parser knows.",
+        "The condenser handles deferred condensation in `HandleTurnEnd`, which is its purpose.",
+        "The only remaining usages are the definition itself and the test cases.",
+        "The metadata branch exists but has no commits yet.",
+        "The main branch now has no outstanding problems.",
+        "If you need to export the variables, the loader can help.",
+        "An admin would need to change it for the whole organisation.",
+    ] {
+        let found = of(&[("user", "Explain the condenser."), ("assistant", states), ("user", "Good.")]);
+        assert_eq!(found.pending_work, NONE, "{states}");
+    }
+    for left in [
+        "The remaining work is the German translation.",
+        "The migration of the sessions table is deferred to March.",
+        "The page on the loader is not written yet.",
+        "There are no tests for the loader yet.",
+        "src/loader.rs still needs a test for empty files.",
+    ] {
+        let found = of(&[("user", "Explain the condenser."), ("assistant", left), ("user", "Good.")]);
+        assert_eq!(found.pending_work, [left]);
+    }
+}
+
+/// Regression: a request with a word such as "deferred" in it stayed open after it was done, and thanks were taken for an order.
+#[test]
+fn a_request_that_was_done_and_thanks_for_it_are_no_work() {
+    let mut lines = vec![
+        ("user", "Please fix the bug with the follow-up mails in the sender."),
+        ("assistant", "I edited the sender. Everything is done, all tests pass, and I pushed the branch."),
+        ("user", "Great, thank you!"),
+        ("assistant", "You are welcome."),
+    ];
+    assert_eq!(of(&lines).pending_work, NONE);
+    assert_eq!(of(&lines[..1]).pending_work, ["Please fix the bug with the follow-up mails in the sender."]);
+    lines[2].1 = "Great, deploy the sender to staging.";
+    assert_eq!(of(&lines).pending_work, ["Great, deploy the sender to staging."]);
+}
+
+/// Regression: the end of a path with a variable in it, an archive, a repository on the web, a choice of three words and a branch that is
+/// named with and without its remote were files.
+#[test]
+fn what_only_looks_like_a_path_is_no_file() {
+    let found = of(&[
+        (
+            "user",
+            "Where is it stored? Compare entire/checkpoints/v1 with origin/entire/checkpoints/v1, and acme/tap.",
+        ),
+        (
+            "assistant",
+            "In `<id[:2]>/<id[2:]>/metadata.json` and $HOME/.config/app.toml; the release is a tar.gz. A cherry-pick/revert or \
+             rebase/cherry-pick/revert keeps it. See docs/design.md, github.com/acme/tap and github.com/acme/web/docs/setup.md.",
+        ),
+    ]);
+    assert_eq!(found.relevant_files, ["docs/design.md"]);
+}
+
+/// Regression: the next step was a decision because of the word "decision" in it.
+#[test]
+fn a_step_of_the_model_is_no_decision() {
+    let found = of(&[
+        ("user", "Tidy up the loader."),
+        ("assistant", "Let me add a helpful comment to document this design decision for reviewers."),
+        ("assistant", "We decided on a single loader for both formats."),
+    ]);
+    assert_eq!(found.decisions, ["We decided on a single loader for both formats."]);
+}
+
+/// Regression: comments of a review that the user dropped at once were the goal and the constraints of a session.
+#[test]
+fn a_list_that_its_speaker_takes_back_is_neither_goal_nor_demand() {
+    let review = "I got this review, what do you think:\n\n- goroutines must not spawn inside mutex locks\n- test code should never be merged\n\
+                  - The wrapper should use the existing GetGitDir() helper";
+    let mut lines = vec![
+        ("user", "The service must keep its port."),
+        ("assistant", "It does."),
+        ("user", review),
+        ("assistant", "All three comments are wrong: they are about an older version."),
+        ("user", "ok, ignore them then"),
+    ];
+    assert_eq!(of(&lines).user_constraints, ["The service must keep its port."]);
+    assert_eq!(of(&lines[2..]).goal, "");
+    lines[4].1 = "ok, do them then";
+    assert_eq!(of(&lines).user_constraints.len(), 4);
+}
+
 #[test]
 fn turns_that_stay_verbatim_add_nothing() {
     let covered = [("user", "Please tidy up the parser."), ("assistant", "Fixed the lexer in src/lexer.rs.")];

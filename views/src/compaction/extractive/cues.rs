@@ -2,6 +2,7 @@
 //!
 //! English and German. A text in another language has no cues and is ranked without them.
 
+use crate::identifier::{self, Kind};
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::sync::LazyLock;
 
@@ -139,6 +140,10 @@ impl Cues {
             .map(|found| (found.start(), found.end(), found.pattern().as_usize()))
             .filter(|(from, to, cue)| is_word(text, *from, *to, table[*cue].open_end))
             .collect();
+        if !found.is_empty() {
+            let named = named(text);
+            found.retain(|(from, _, _)| !named[*from]);
+        }
         // From left to right, the longest first; a cue inside another one does not count. The search is
         // overlapping and checks word boundaries first, because "must no" would otherwise win over "must" and
         // then fail.
@@ -175,6 +180,20 @@ impl Cues {
     pub fn starts(&self, group: Group) -> bool {
         self.starts & (1 << group as u32) != 0
     }
+}
+
+/// For each byte, whether it belongs to a name or to code: a cue there is a part of them, as in `todo/next.rs`.
+fn named(text: &str) -> Vec<bool> {
+    let mut named = vec![false; text.len()];
+    identifier::scan(text, |name| {
+        let start = name.text.as_ptr() as usize - text.as_ptr() as usize;
+        if name.kind != Kind::Quantity {
+            named[start..start + name.text.len()].fill(true);
+        }
+    });
+    let marks: Vec<usize> = text.match_indices('`').map(|(at, _)| at).collect();
+    marks.chunks_exact(2).for_each(|pair| named[pair[0]..pair[1]].fill(true));
+    named
 }
 
 fn is_word(text: &str, from: usize, to: usize, open_end: bool) -> bool {

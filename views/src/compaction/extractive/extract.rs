@@ -135,6 +135,7 @@ impl<'m> Reading<'m> {
             });
             let repeats = || goal.said.contains(&index) || files.names_undone(&said.text);
             let dropped = leads
+                || said.taken_back
                 || (class.is_none() && is_subject(material, said))
                 || (class != Some(Group::Constraint) && repeats());
             if dropped {
@@ -322,7 +323,8 @@ pub(super) fn class_of(material: &Material<'_>, index: usize, said: &ReadSentenc
     let remains = remains(said);
     // A model's proposal is a decision once somebody agrees; work that a person declines is one at once.
     let decision = match () {
-        () if !demands && cues.weight(Group::Proposal) > 0 => 0,
+        // "Let me add a comment about this decision."
+        () if !demands && (cues.weight(Group::Proposal) > 0 || cues.starts(Group::Intent)) => 0,
         () if dismisses && is_personal(&said.text) => 0,
         () if dismisses && said.terms.len() >= 3 => STRONG,
         () if demand > 0 => cues.weight(Group::Decision),
@@ -474,7 +476,7 @@ impl Goal {
 fn goal(previous: &str, material: &Material<'_>, indices: &mut Vec<usize>) -> String {
     let mut goal = previous.to_string();
     if goal.is_empty() {
-        let is_by_user = |said: &&ReadSentence| material.role(said) == Role::User;
+        let is_by_user = |said: &&ReadSentence| material.role(said) == Role::User && !said.taken_back;
         let by_user = || material.said.iter().filter(is_by_user);
         let substance = |said: &&ReadSentence| {
             said.terms.len() >= 3 || (said.terms.len() >= 2 && said.cues.weight(Group::Request) > 0)
@@ -489,7 +491,8 @@ fn goal(previous: &str, material: &Material<'_>, indices: &mut Vec<usize>) -> St
         let best = first.and_then(|spoken| {
             let range = material.spoken[spoken].said.clone();
             // The first of equals, because a request comes before its details.
-            range.clone().rev().max_by_key(|index| {
+            let standing = range.rev().filter(|index| !material.said[*index].taken_back);
+            standing.max_by_key(|index| {
                 let said = &material.said[*index];
                 let (request, demand) =
                     (said.cues.weight(Group::Request), said.cues.weight(Group::Constraint));

@@ -264,11 +264,10 @@ impl Files {
                 continue;
             }
             let last = path.rsplit('/').next().unwrap_or_default();
-            let known = files.contains_key(&path)
-                || self.previous.contains(&path)
-                || self.resolved.contains_key(*name);
+            let known = files.contains_key(&path) || self.previous.contains(&path);
             let seen = last.trim_start_matches('.').contains('.') && self.seen.contains(&path);
-            if known || (!bare && (seen || has_file_ending(last))) {
+            let may_be = !bare && !is_of_host(&path) || self.resolved.contains_key(*name);
+            if known || (may_be && (seen || has_file_ending(last))) {
                 mention(path, *score, &mut files);
             }
         }
@@ -317,12 +316,24 @@ fn spoken<'m>(material: &'m Material<'_>) -> Vec<(&'m str, u32)> {
             _ => continue,
         };
         identifier::scan(text, |name| {
-            if matches!(name.kind, Kind::Path | Kind::FileName) {
+            let start = name.text.as_ptr() as usize - text.as_ptr() as usize;
+            if matches!(name.kind, Kind::Path | Kind::FileName) && !goes_on_from(&text[..start]) {
                 said.push((name.text, score));
             }
         });
     }
     said
+}
+
+/// Whether a path behind this text is the end of one that is written with a variable: `<id>/metadata.json`, `$HOME/.profile`.
+fn goes_on_from(before: &str) -> bool {
+    before.ends_with(['>', ']', '}', ')', '*', '$', '%'])
+}
+
+/// Whether a path begins with the name of a host: `github.com/acme/web`.
+fn is_of_host(path: &str) -> bool {
+    let first = path.split('/').next().unwrap_or_default();
+    [".com", ".org", ".net", ".io", ".dev"].iter().any(|ending| first.ends_with(ending))
 }
 
 /// Looks names without a folder up in what tools were given and answered: with a folder before them, or as they are.
@@ -353,6 +364,9 @@ fn look_up<'n>(material: &Material<'_>, names: &[&'n str]) -> Vec<(&'n str, Stri
             let start = before
                 .rfind(|c| !in_path(c))
                 .map_or(0, |at| at + before[at..].chars().next().map_or(1, char::len_utf8));
+            if goes_on_from(&before[..start]) {
+                continue;
+            }
             let folder = &before[start..];
             let known = &mut found[at.pattern().as_usize()];
             if known.as_ref().is_none_or(|path| !path.contains('/')) {
@@ -374,7 +388,7 @@ fn look_up<'n>(material: &Material<'_>, names: &[&'n str]) -> Vec<(&'n str, Stri
 }
 
 /// Whether a name with a file's ending cannot be something else: a field (`cmd.Env`), a method (`console.log`), a
-/// program or a product (`Node.js`).
+/// program or a product (`Node.js`), a kind of archive (`tar.gz`).
 fn is_surely_a_file(name: &str) -> bool {
     const UNSURE: [&str; 22] = [
         "app",
@@ -402,7 +416,8 @@ fn is_surely_a_file(name: &str) -> bool {
     ];
     let Some((stem, ending)) = name.rsplit_once('.') else { return false };
     let product = ending == "js" && stem.starts_with(|c: char| c.is_ascii_uppercase());
-    !product && !stem.is_empty() && !UNSURE.contains(&ending.to_ascii_lowercase().as_str())
+    let archive = matches!(ending, "gz" | "xz" | "zst") && has_file_ending(&format!("a.{stem}"));
+    !product && !archive && !stem.is_empty() && !UNSURE.contains(&ending.to_ascii_lowercase().as_str())
 }
 
 /// The folder of the project: the one that turns most absolute paths into relative ones that occur as well.

@@ -2,7 +2,7 @@
 //! the model announced and did not begin. Announcements that were followed, work that was reported as done, and what a person
 //! took over or declined, are not left.
 
-use super::cues::Group;
+use super::cues::{Cues, Group};
 use super::extract::{class_of, past, quoted};
 use super::files::Files;
 use super::lists::{attribution, entry_terms};
@@ -37,6 +37,8 @@ struct Item {
 
 /// How far the conversation has got after a turn.
 struct Standing {
+    /// The model has reported something since.
+    reported: bool,
     /// The model has not reported anything since, so that a person's request is open.
     asked: bool,
     /// The model has neither spoken nor called a tool since.
@@ -97,6 +99,7 @@ impl<'m> Pending<'m> {
                 continue;
             }
             let standing = Standing {
+                reported: last_report.is_some_and(|report| report > index),
                 asked: spoken.role == Role::User
                     && last_report.is_none_or(|report| report < index)
                     && first_answer.is_some_and(|answer| answer < index),
@@ -256,6 +259,11 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, standing: &Standing) ->
     // "One caller is left.", and the edit of it.
     let is_followed = (standing.followed && !is_definite(said))
         || (is_need(&said.text) && if by_person { !asked } else { standing.acted });
+    // A request is open until the model reports something, whatever it says.
+    let is_answered = by_person && standing.reported && cues.weight(Group::Request) >= 3;
+    // "If you need it elsewhere, you would need to export it.": advice.
+    let advises = !by_person && (said.text.starts_with("If ") || would(&said.text));
+    let is_followed = is_followed || is_answered || advises;
     let remains = remains(said) && (is_due || !is_step(&said.text)) && !is_followed;
     // "I'll ask Bea to run it on cache-prod." defers an answer, and is a promise.
     let asks_somebody = by_person && said.terms.len() >= 3 && is_definite(said) && will_ask(&said.text);
@@ -266,8 +274,11 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, standing: &Standing) ->
         return asks_somebody;
     }
     // "Sounds good to me.", and not "Yes, deploy it to staging."
-    let only_agrees =
-        (cues.starts(Group::Noise) || cues.starts(Group::Agreement)) && !said.text.contains(", ");
+    let only_agrees = said
+        .text
+        .split(", ")
+        .map(Cues::of)
+        .all(|cues| cues.starts(Group::Noise) || cues.starts(Group::Agreement));
     let requested = cues.weight(Group::Request) >= 3
         || cues.weight(Group::Pending) > 0
         || is_next(&said.text)
@@ -291,16 +302,25 @@ fn is_left(material: &Material<'_>, said: &ReadSentence, standing: &Standing) ->
 
 /// Whether a sentence says that something is left to do: by a cue, or as in "The docs are not updated yet."
 pub(super) fn remains(said: &ReadSentence) -> bool {
-    let mut negated = false;
+    let (mut negated, mut before) = (false, String::new());
     let mut words =
         said.text.split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '’').map(str::to_lowercase);
     let not_yet = words.any(|word| {
-        negated |= matches!(word.as_str(), "not" | "no" | "nothing" | "nobody" | "none" | "never")
+        // "The branch has no commits yet." is how things are.
+        let states = word == "no" && matches!(before.as_str(), "has" | "had" | "with");
+        negated |= !states && matches!(word.as_str(), "not" | "no" | "nothing" | "nobody" | "none" | "never")
             || word.ends_with("n't")
             || word.ends_with("n’t");
-        negated && word == "yet"
+        before = word;
+        negated && before == "yet"
     });
     not_yet || said.cues.weight(Group::Pending) >= 4 || said.cues.weight(Group::Total) > 0
+}
+
+/// Whether a sentence is about what would be, and not about what is or should be.
+fn would(text: &str) -> bool {
+    const WORDS: [&str; 7] = ["would", "could", "might", "würde", "würden", "könnte", "könnten"];
+    text.split(|c: char| !c.is_alphanumeric()).any(|word| WORDS.contains(&word.to_lowercase().as_str()))
 }
 
 /// "Next is part 2.": the speaker's very next step, and not all that is left.

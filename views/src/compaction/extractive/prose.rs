@@ -9,6 +9,8 @@ pub(super) struct Sentence {
     pub text: String,
     /// Group announced by the heading or by the line before its list: "Next steps:".
     pub lead: Option<Group>,
+    /// Whether it is an item of a list.
+    pub listed: bool,
     /// `[x]` or `[ ]`, if it is an item with a box.
     pub ticked: Option<bool>,
 }
@@ -73,7 +75,7 @@ impl ProseReader {
             self.after_list = true;
             let lead = self.lead;
             if !is_code(item) {
-                split(&plain(item), |text| self.out.push(Sentence { text, lead, ticked }));
+                split(&plain(item), |text| self.out.push(Sentence { text, lead, listed: true, ticked }));
             }
             return;
         }
@@ -92,7 +94,9 @@ impl ProseReader {
             // "The plan is to move to SQLite, in three steps:" is a statement by itself.
             let text = plain(trimmed.trim_end_matches([':', '：']));
             if self.lead.is_none() && text.split_whitespace().count() > 6 {
-                split(&text, |text| self.out.push(Sentence { text, lead: None, ticked: None }));
+                split(&text, |text| {
+                    self.out.push(Sentence { text, lead: None, listed: false, ticked: None })
+                });
             }
             return;
         }
@@ -105,7 +109,9 @@ impl ProseReader {
     fn end_paragraph(&mut self) {
         let paragraph = std::mem::take(&mut self.paragraph);
         if !paragraph.is_empty() {
-            split(&paragraph, |text| self.out.push(Sentence { text, lead: None, ticked: None }));
+            split(&paragraph, |text| {
+                self.out.push(Sentence { text, lead: None, listed: false, ticked: None })
+            });
         }
     }
 }

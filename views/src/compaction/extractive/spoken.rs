@@ -39,6 +39,10 @@ pub(super) struct ReadSentence {
     pub terms: Terms,
     pub lead: Option<Group>,
     pub ticked: Option<bool>,
+    /// Whether it is an item of a list.
+    pub listed: bool,
+    /// Whether it is an item of a list that its speaker takes back: "Ignore them."
+    pub taken_back: bool,
     pub question: bool,
     /// Whether it is the first or the last of its turn.
     pub edge: bool,
@@ -114,7 +118,7 @@ impl<'a> Material<'a> {
             {
                 for sentence in prose::sentences(text) {
                     let cues = Cues::of(&sentence.text);
-                    let (lead, ticked) = (sentence.lead, sentence.ticked);
+                    let (lead, ticked, listed) = (sentence.lead, sentence.ticked, sentence.listed);
                     let mut push = |text: String, cues: Cues| {
                         self.said.push(ReadSentence {
                             spoken: self.spoken.len(),
@@ -123,6 +127,8 @@ impl<'a> Material<'a> {
                             question: is_question(&text),
                             lead,
                             ticked,
+                            listed,
+                            taken_back: false,
                             edge: false,
                             text,
                         });
@@ -142,11 +148,15 @@ impl<'a> Material<'a> {
             }
             self.said[said.start].edge = true;
             self.said[said.end - 1].edge = true;
+            let speaker = turn.actor.unwrap_or(turn.role.as_str());
+            if turn.role == Role::User && self.said[said.clone()].iter().any(takes_list_back) {
+                self.take_list_back(speaker);
+            }
             let sentences = &self.said[said.clone()];
             self.spoken.push(Spoken {
                 states: sentences.iter().any(|said| !said.question),
                 defers: defers(sentences),
-                speaker: turn.actor.unwrap_or(turn.role.as_str()),
+                speaker,
                 turn: self.turns - 1,
                 role: turn.role,
                 said,
@@ -154,6 +164,15 @@ impl<'a> Material<'a> {
         }
         let people = self.spoken.iter().filter(|spoken| spoken.role == Role::User);
         self.people = people.map(|spoken| spoken.speaker).collect::<HashSet<_>>().len();
+    }
+
+    /// Takes back the lists of the last turn of this speaker.
+    fn take_list_back(&mut self, speaker: &str) {
+        if let Some(last) = self.spoken.iter().rfind(|spoken| spoken.speaker == speaker) {
+            for said in &mut self.said[last.said.clone()] {
+                said.taken_back |= said.listed;
+            }
+        }
     }
 
     fn push_words(&mut self, text: Cow<'a, str>) {
@@ -188,6 +207,15 @@ impl<'a> Material<'a> {
     pub fn sentences(&self, spoken: &Spoken<'_>) -> &[ReadSentence] {
         &self.said[spoken.said.clone()]
     }
+}
+
+/// "Ok, ignore them then.": all of what its speaker listed before, such as the comments of a review.
+fn takes_list_back(said: &ReadSentence) -> bool {
+    const TERMS_MAX: usize = 2;
+    let mut words = said.text.split(|c: char| !c.is_alphanumeric());
+    said.cues.weight(Group::Withdrawal) > 0
+        && said.terms.len() <= TERMS_MAX
+        && words.any(|word| ["them", "these", "those", "all"].contains(&word))
 }
 
 /// Whether an answer is put off, and not given after all: "Let me ask… ok, they have one."
@@ -259,7 +287,7 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
             Part::Call { name, arguments, .. } => {
                 push(Source::Tool, name, &mut out);
                 if let Some(arguments) = arguments {
-                    strings(&message::arguments(arguments), &mut |text| {
+                    outputs(&message::arguments(arguments), &mut |text| {
                         push_owned(Source::Call, text, &mut out);
                     });
                 }
@@ -309,14 +337,14 @@ pub(super) fn strings(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-/// The same for a tool result, with JSON in its texts decoded.
-pub(super) fn outputs(content: &Value, found: &mut impl FnMut(&str)) {
+/// The same for a call or a tool result, with JSON in its texts decoded.
+pub(super) fn outputs(content: &Value, found: &mut dyn FnMut(&str)) {
     strings(content, &mut |text| output(text, found));
 }
 
-fn output(text: &str, found: &mut impl FnMut(&str)) {
-    match message::json_output(text) {
-        Some(json) => strings(&json, found),
+fn output(text: &str, found: &mut dyn FnMut(&str)) {
+    match message::json_within(text) {
+        Some(json) => outputs(&json, found),
         None => found(text),
     }
 }
