@@ -119,9 +119,9 @@ impl Tenant {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
                 "a file of {format} without turns; nothing was imported ({}: {})",
-                match reader.lines() {
-                    1 => "1 line".to_string(),
-                    lines => format!("{lines} lines"),
+                match (reader.lines(), reader.unit()) {
+                    (1, unit) => format!("1 {unit}"),
+                    (count, unit) => format!("{count} {unit}s"),
                 },
                 kinds.join(", ")
             );

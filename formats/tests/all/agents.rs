@@ -56,7 +56,7 @@ fn kept(read: &Read) -> Vec<&str> {
 
 #[test]
 fn the_content_tells_the_format() {
-    let cases: [(Option<&str>, &str); 35] = [
+    let cases: [(Option<&str>, &str); 45] = [
         (
             Some("claude-code"),
             r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
@@ -123,6 +123,19 @@ fn the_content_tells_the_format() {
             None,
             r#"[{"title":"T","mapping":{"a":{"message":{"author":{"role":"user"},"content":{"parts":["hi"]}}}}}]"#,
         ),
+        // Regression: accounts were a conversation of empty turns, and any objects with a type, and lines of a log, files of
+        // an agent without turns.
+        (None, r#"[{"id":1,"role":"user","name":"Ann","email":"a@x"},{"id":2,"role":"user","name":"Bob"}]"#),
+        (None, r#"{"messages":[{"id":1,"role":"user","name":"Ann"}]}"#),
+        (None, r#"[{"foo":0,"type":"thing0"},{"foo":1,"type":"thing1"}]"#),
+        (None, r#"[{"type":"Feature","geometry":{"type":"Point","coordinates":[1"#),
+        (None, r#"[{"type":"post","content":"hello"},{"type":"comment","content":"nice"}]"#),
+        (None, r#"{"type":"user","message":"user logged in","timestamp":"2026-01-01T00:00:00Z"}"#),
+        (None, r#"{"type":"user","uuid":"u","name":"Ann"}"#),
+        // The first element of a list need not say anything.
+        (Some("openai-chat"), r#"[{"note":1},{"role":"user","content":"x"}]"#),
+        (Some("openai-chat"), r#"[{"role":"assistant","tool_calls":[]}]"#),
+        (Some("openai-responses"), r#"[{"type":"message","role":"user","content":["#),
         // A log.
         (None, "[2026-01-01 10:00:00] INFO started {\"type\":\"x\",\"role\":\"user\"}"),
         (None, "[{INFO}] \"role\" \"type\""),
@@ -147,6 +160,7 @@ fn a_file_of_no_known_format_is_described_in_one_short_line() {
         ("{\"ts\":1}\n{\"ts\":2}\n", "JSON objects, the first with \"ts\";"),
         ("{}", "a JSON object without fields;"),
         ("[{\"a\":1}]", "a JSON list of objects, the first with \"a\";"),
+        ("[{\"id\":1,\"role\":\"user\"}]", "a JSON list of objects, the first with \"id\", \"role\";"),
         (
             "[{\"title\":\"T\",\"mapping\":{\"a\":{",
             "a JSON list of objects, the first with \"title\", \"mapping\";",
