@@ -988,6 +988,38 @@ fn times_are_read_as_numbers_and_without_a_zone() {
     }
 }
 
+/// Regression: of "Can you look at /Users/…/TASK.md and …" the title kept "Can you look at…"; a first answer with the number
+/// of an option was the title "1".
+#[test]
+fn a_title_uses_the_room_there_is() {
+    let path = format!("/Users/ann/{}/TASK-CLI-HOOKS.md", "work/".repeat(15));
+    let url = format!("https://example.com/{}", "x".repeat(90));
+    let title = |text: &str| {
+        let line = json!({"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":text}});
+        let read = read(lines(&[line]).as_bytes()).unwrap();
+        read.entries[0].title.clone()
+    };
+    let words = "word ".repeat(30);
+    for (text, expected) in [
+        (
+            format!("Can you look at {path} and start implementing it?"),
+            "Can you look at …/TASK-CLI-HOOKS.md and start implementing it?".to_string(),
+        ),
+        (format!("See {url} now"), format!("See {}…", &url[..75])),
+        (format!("See {}", "日本".repeat(60)), format!("See {}日…", "日本".repeat(37))),
+        (words.clone(), format!("{}…", words[..79].trim_end())),
+        (format!("{} extraordinary", "w".repeat(76)), format!("{}…", "w".repeat(76))),
+        ("Look at /etc/hosts".to_string(), "Look at /etc/hosts".to_string()),
+    ] {
+        let title = title(&text).unwrap();
+        assert_eq!(title, expected);
+        assert!(title.chars().count() <= 80, "{title}");
+    }
+    for text in ["1", " 2. ", "?"] {
+        assert_eq!(title(text), None, "{text}");
+    }
+}
+
 /// Regression: a session of pi that begins with a command was called "/mode".
 #[test]
 fn a_command_alone_is_no_title() {
