@@ -443,7 +443,11 @@ fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
     if one_line && (has("parentUuid") || (has("sessionId") && has("message"))) {
         return Some((Format::ClaudeCode, Layout::Lines));
     }
-    if LISTS.iter().any(|name| has(name) && is_said(name, text)) {
+    let is_list = |(name, value): &(&str, &str)| {
+        let inner = value.trim_start().strip_prefix('[').filter(|inner| has_message(inner));
+        LISTS.contains(name) && inner.is_some_and(|inner| is_said(name, inner))
+    };
+    if fields_in(text).iter().any(is_list) {
         return Some((shape(text), Layout::Value));
     }
     (one_line && has("role") && has("content")).then_some((Format::Messages, Layout::Lines))

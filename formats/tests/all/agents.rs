@@ -56,7 +56,7 @@ fn kept(read: &Read) -> Vec<&str> {
 
 #[test]
 fn the_content_tells_the_format() {
-    let cases: [(Option<&str>, &str); 45] = [
+    let cases: [(Option<&str>, &str); 46] = [
         (
             Some("claude-code"),
             r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
@@ -127,6 +127,7 @@ fn the_content_tells_the_format() {
         // an agent without turns.
         (None, r#"[{"id":1,"role":"user","name":"Ann","email":"a@x"},{"id":2,"role":"user","name":"Bob"}]"#),
         (None, r#"{"messages":[{"id":1,"role":"user","name":"Ann"}]}"#),
+        (None, "{\"messages\":[\n{\"id\":1,\"role\":\"user\",\"name\":\"Ann\"}\n]}"),
         (None, r#"[{"foo":0,"type":"thing0"},{"foo":1,"type":"thing1"}]"#),
         (None, r#"[{"type":"Feature","geometry":{"type":"Point","coordinates":[1"#),
         (None, r#"[{"type":"post","content":"hello"},{"type":"comment","content":"nice"}]"#),
