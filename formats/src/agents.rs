@@ -218,31 +218,41 @@ fn digest(parts: &[&str]) -> Hash {
 
 /// A title from a prompt: the beginning of the person's own words in it.
 fn prompt_title(text: &str) -> Option<String> {
-    // A command alone ("/model") says nothing about what follows.
+    // A command alone ("/model") says nothing about what follows, nor does the number of an option ("1").
     let is_command = |words: &str| {
         let command = words.trim().strip_prefix('/').unwrap_or_default();
         !command.is_empty() && !command.contains(|c: char| c.is_whitespace() || c == '/')
     };
-    speech::words(text).ok().filter(|words| !is_command(words)).and_then(|words| title(&words))
+    let is_number = |words: &str| words.chars().all(|c| c.is_ascii() && !c.is_alphabetic());
+    let words = speech::words(text).ok().filter(|words| !is_command(words) && !is_number(words))?;
+    title(&words)
 }
 
-/// The beginning of a text as a title.
+/// The beginning of a text as a title. Of a path for which there is no room its last part stays, and another long word is
+/// cut.
 fn title(text: &str) -> Option<String> {
     const CHARS_MAX: usize = 80;
-    let mut words = String::new();
+    const LONG_WORD_CHARS: usize = 20;
+    let mut title = String::new();
     for word in text.split_whitespace() {
-        if words.chars().count() + word.chars().count() >= CHARS_MAX {
-            let room = CHARS_MAX.saturating_sub(words.chars().count() + 1);
-            if words.is_empty() {
-                words.extend(word.chars().take(room));
+        if !title.is_empty() {
+            title.push(' ');
+        }
+        // A place for the ellipsis stays.
+        let room = CHARS_MAX.saturating_sub(title.chars().count() + 1);
+        let fits = |word: &str| word.chars().count() <= room;
+        let file = word.trim_end_matches('/').rsplit_once('/').filter(|_| !word.contains("://"));
+        match file.map(|(_, file)| format!("…/{file}")) {
+            _ if fits(word) => title.push_str(word),
+            Some(file) if fits(&file) => title.push_str(&file),
+            _ => {
+                let is_long = word.chars().count() > LONG_WORD_CHARS || title.is_empty();
+                title.extend(word.chars().take(if is_long { room } else { 0 }));
+                title.truncate(title.trim_end().len());
+                title.push('…');
+                break;
             }
-            words.push('…');
-            break;
         }
-        if !words.is_empty() {
-            words.push(' ');
-        }
-        words.push_str(word);
     }
-    (!words.is_empty()).then_some(words)
+    (!title.is_empty()).then_some(title)
 }

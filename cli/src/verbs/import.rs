@@ -20,7 +20,7 @@ use everturn_core::limits::PAGE_ENTRIES_MAX;
 use find::{Inputs, find, is_standard_input};
 use indicatif::ProgressBar;
 use serde::Serialize;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -122,21 +122,36 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     } else if let Some(text) = nothing {
         output::text(text)?;
     } else if count > 1 || !found.places.is_empty() {
-        output::text(total(&reports, (count, found.unknown.len()), each))?;
+        output::text(total(&store, &reports, (count, found.unknown.len()), each)?)?;
     }
     if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Summary line of an import of several files.
-fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> String {
+fn total(
+    store: &Client,
+    reports: &[Report],
+    (files, unknown): (usize, usize),
+    each: bool,
+) -> Result<String, Error> {
     let imported = || reports.iter().filter_map(|report| report.imported.as_ref());
-    let ids: HashSet<_> = imported().flat_map(|it| it.linked.iter().chain([&it.conversation.id])).collect();
+    // As of the last of its files.
+    let mut turns_of: HashMap<ConversationId, u64> =
+        imported().map(|it| (it.conversation.id, it.conversation.turns)).collect();
+    for id in imported().flat_map(|it| &it.linked) {
+        if !turns_of.contains_key(id) {
+            let conversation = store.call(GetConversation { conversation: (*id).into() })?;
+            turns_of.insert(*id, conversation.turns);
+        }
+    }
     let sum = |number: fn(&Imported) -> u64| imported().map(number).sum::<u64>();
+    // A turn may be in several files, and one that a fork inherits in several conversations.
+    let turns = sum(|it| it.turns).min(turns_of.values().sum());
     let mut out = format!(
         "{}: {}, {}, {}",
         show::count(files as u64, "file"),
-        show::count(ids.len() as u64, "conversation"),
-        show::count(sum(|it| it.turns), "turn"),
+        show::count(turns_of.len() as u64, "conversation"),
+        show::count(turns, "turn"),
         show::count(sum(|it| it.added), "new event"),
     );
     let left_out = reports.iter().filter(|report| report.left_out.is_some()).count();
@@ -159,7 +174,7 @@ fn total(reports: &[Report], (files, unknown): (usize, usize), each: bool) -> St
     if !each && files > 1 {
         out += &format!("\n{DIM}-v shows a line for each file{DIM:#}");
     }
-    out
+    Ok(out)
 }
 
 /// Imports one file, or several that are read as one. A bad one does not stop the others.

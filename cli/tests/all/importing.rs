@@ -428,6 +428,18 @@ fn a_session_that_goes_on_in_another_file_is_followed_there() {
     assert_eq!((listed["data"].as_array().unwrap().len(), &listed["data"][0]["turns"]), (1, &json!(5)));
 }
 
+/// Regression: the total counted a turn once for each file that has it.
+#[test]
+fn a_turn_that_several_files_have_counts_once() {
+    let shell = Shell::new();
+    let first = line("one", "u1", "first of one");
+    put(&shell.path("s/a.jsonl"), &first);
+    put(&shell.path("s/b.jsonl"), &format!("{first}{}", line("one", "u2", "second of one")));
+    assert!(shell.ok(&["import", "s", "--dry-run"]).contains(": 2 files, 1 conversation, 2 turns, "));
+    let said = shell.ok(&["import", "s"]);
+    assert!(said.starts_with("2 files: 1 conversation, 2 turns, 2 new events"), "{said}");
+}
+
 /// Regression: a session that went on in another file under another id was two conversations. In one file it was one.
 #[test]
 fn a_session_that_goes_on_in_another_file_is_one_conversation() {

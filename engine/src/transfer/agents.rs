@@ -119,9 +119,9 @@ impl Tenant {
             let kinds: Vec<&str> = import.kept.keys().take(KINDS_SHOWN).map(String::as_str).collect();
             let text = format!(
                 "a file of {format} without turns; nothing was imported ({}: {})",
-                match reader.lines() {
-                    1 => "1 line".to_string(),
-                    lines => format!("{lines} lines"),
+                match (reader.lines(), reader.unit()) {
+                    (1, unit) => format!("1 {unit}"),
+                    (count, unit) => format!("{count} {unit}s"),
                 },
                 kinds.join(", ")
             );
@@ -273,10 +273,10 @@ impl Target {
     }
 
     /// Whether an entry is a turn behind the beginning of a titled conversation: its words are the first of a file, and not
-    /// of the session.
+    /// of the session. Unless they took the place of the first.
     fn goes_on(&self, entry: &Entry) -> bool {
         let began = self.conversation.as_ref().filter(|it| it.title.is_some()).and_then(|it| it.began);
-        matches!(entry.step, EntryContent::Turn(_))
+        matches!(&entry.step, EntryContent::Turn(said) if said.supersedes.is_empty())
             && entry.at.zip(began).is_some_and(|(at, began)| at >= began)
     }
 }
@@ -349,6 +349,9 @@ impl Import<'_> {
     fn take_new(&mut self, entry: Entry) -> Result<(), Error> {
         let at = entry.thread;
         let before = self.target(at)?.known.get(&entry.name).copied();
+        if matches!(entry.step, EntryContent::Turn(_)) {
+            self.leave_to_branch(at, entry.key)?;
+        }
         if before == Some(entry.key) {
             return Ok(());
         }
@@ -401,6 +404,18 @@ impl Import<'_> {
             return self.flush_all();
         }
         if full { self.begin(at) } else { Ok(()) }
+    }
+
+    /// A turn of a branch is none of the conversation that it leaves, where an earlier import put it: the other branch was not
+    /// in its files.
+    fn leave_to_branch(&mut self, at: usize, key: u64) -> Result<(), Error> {
+        let Some(branch) = self.target(at)?.thread.branch else { return Ok(()) };
+        let id = self.turn_id(at, key)?;
+        let Some(first) = self.first(branch.of, branch.before) else { return Ok(()) };
+        let by = self.turn_id(branch.of, first)?;
+        let both_stand =
+            self.stands(branch.of, id)? == Some(true) && self.stands(branch.of, by)? == Some(true);
+        if both_stand { self.supersede(branch.of, &[id], by) } else { Ok(()) }
     }
 
     fn target(&mut self, at: usize) -> Result<&mut Target, Error> {

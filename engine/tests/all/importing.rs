@@ -2,6 +2,7 @@
 
 pub mod faults;
 mod others;
+mod parting;
 
 use crate::stage::{Short, Stage, memory, refused, turns_of};
 use everturn::{

@@ -8,7 +8,7 @@ mod bundle;
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::tree::{ParentAt, Tree};
+use super::tree::{ParentAt, Said, Tree};
 use super::{
     Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, detect, name_of, nth,
     prompt_title, title,
@@ -49,6 +49,14 @@ pub struct ClaudeCode {
     fallback: Option<String>,
     /// Session that the file is named after. Lines that it copied from another session are a part of it.
     own: Option<String>,
+    /// Sessions that go on where another session already did.
+    forks: HashMap<String, Fork>,
+}
+
+/// The thread of such a session, and the place where it begins: another thread, and a depth in that.
+struct Fork {
+    thread: usize,
+    from: (usize, u32),
 }
 
 /// State of a thread.
@@ -129,6 +137,7 @@ impl ClaudeCode {
             waiting: Vec::new(),
             fallback,
             own,
+            forks: HashMap::new(),
         }
     }
 
@@ -167,7 +176,9 @@ impl ClaudeCode {
         }
         let (session, agent) = key.clone();
         let own = |line: &Line<'_>, name: &str| line.text(name).map(Cow::into_owned);
-        let main = self.homes.get(&(session.clone(), None)).map(|thread| self.threads[*thread].id);
+        let fork = self.forks.get(&session).map(|fork| fork.thread);
+        let main = fork.or_else(|| self.homes.get(&(session.clone(), None)).copied());
+        let main = main.map(|thread| self.threads[thread].id);
         let main = main.unwrap_or_else(|| conversation_id(&[NAME, self.own.as_deref().unwrap_or(&session)]));
         let origin = Origin {
             format: Format::ClaudeCode.name(),
@@ -194,6 +205,34 @@ impl ClaudeCode {
         // The turns that it branches from must be emitted first.
         self.close(of, out);
         let (thread, before) = self.tree.fork(segment)?;
+        self.forked(of, before, line, u8::MAX);
+        Some(thread)
+    }
+
+    /// The thread of a line behind a depth of another one, and its depth there. Where another session went on from there
+    /// before, both are to stay. Lines that a session's own file has of others are a part of it.
+    fn beside(
+        &mut self,
+        (of, depth): (usize, u32),
+        session: &str,
+        line: &str,
+        out: &mut Vec<Entry>,
+    ) -> (usize, u32) {
+        if let Some(fork) = self.forks.get(session).filter(|fork| fork.from == (of, depth)) {
+            return (fork.thread, depth);
+        }
+        let is_other = self.own.as_deref() != Some(session);
+        let forked = is_other.then(|| self.tree.beside(of, depth, session_name(session))).flatten();
+        let Some((thread, before)) = forked else { return (of, depth) };
+        self.close(of, out);
+        self.forked(of, before, line, PROMPT);
+        self.threads[thread].origin.session = Some(session.to_string());
+        self.forks.insert(session.to_string(), Fork { thread, from: (of, depth) });
+        (thread, depth)
+    }
+
+    /// Adds the thread of a chain that branched.
+    fn forked(&mut self, of: usize, before: u64, line: &str, rank: u8) {
         let home = self.notes[of].home;
         let origin = Origin { parent: Some(self.threads[of].id), ..self.threads[of].origin.clone() };
         let (session, agent) = (origin.session.clone(), origin.agent.clone());
@@ -209,8 +248,7 @@ impl ClaudeCode {
             origin,
             branch: Some(Branch { of, before }),
         });
-        self.notes.push(Notes { home, bundle: None, rank: u8::MAX, tokens_before: None, kept: None });
-        Some(thread)
+        self.notes.push(Notes { home, bundle: None, rank, tokens_before: None, kept: None });
     }
 
     /// Thread of a line, and the position of its parent there.
@@ -220,6 +258,7 @@ impl ClaudeCode {
             ParentAt::On { chain, .. } | ParentAt::Left { chain, .. } => *chain,
         };
         let home = match line.is("isSidechain") {
+            false if self.forks.contains_key(session) => self.forks[session].thread,
             false => match (&self.own, found.as_ref().map(of)) {
                 (Some(own), _) => self.home(&own.clone(), None, line),
                 // A session that goes on in another one is one conversation.
@@ -244,7 +283,7 @@ impl ClaudeCode {
                 }
             }
         };
-        (home, found.filter(|found| self.notes[of(found)].home == home))
+        (home, found.filter(|found| self.notes[of(found)].home == self.notes[home].home))
     }
 
     /// Records the position of a line, also under the id that it shares with one before it.
@@ -335,6 +374,10 @@ fn session_of<'a>(line: &Line<'a>) -> Option<Cow<'a, str>> {
     ["sessionId", "session_id"].iter().find_map(|name| line.text(name)).filter(|id| !id.is_empty())
 }
 
+fn session_name(id: &str) -> u64 {
+    name_of(&["session", id])
+}
+
 fn uuid(text: &str) -> u64 {
     name_of(&["uuid", text])
 }
@@ -388,6 +431,15 @@ impl Mapper for ClaudeCode {
             }
         };
         let kind = if repeated { Kind::Other } else { kind };
+        let found = match found {
+            Some(ParentAt::On { chain, depth })
+                if !line.is("isSidechain") && !matches!(kind, Kind::Other | Kind::Results(_)) =>
+            {
+                let (chain, depth) = self.beside((chain, depth), &session, &format!("{name:016x}"), out);
+                Some(ParentAt::On { chain, depth })
+            }
+            found => found,
+        };
         let on = |found: Option<ParentAt>| match found {
             Some(ParentAt::On { chain, depth }) => Some((chain, Some(depth))),
             _ => None,
@@ -441,6 +493,7 @@ impl Mapper for ClaudeCode {
             }
             _ => (home, None),
         };
+        let spoken = Said { result, session: session_name(&session) };
         if let Some(bundle) = self.notes[thread].bundle.as_mut().filter(|bundle| !bundle.is_full()) {
             if id.as_deref().is_some_and(|id| bundle.is(id)) {
                 let depth = bundle.depth();
@@ -449,14 +502,14 @@ impl Mapper for ClaudeCode {
                 return;
             }
             if result {
-                self.tree.append(thread, depth, name, true);
+                self.tree.append(thread, depth, name, spoken);
                 bundle.result(entry(thread, number, name, at, said(&line, &message, Vec::new())));
                 self.note(name, second, thread, None);
                 return;
             }
         }
         self.close(thread, out);
-        let supersedes = self.tree.append(thread, depth, name, result);
+        let supersedes = self.tree.append(thread, depth, name, spoken);
         self.note(name, second, thread, None);
         let said = said(&line, &message, supersedes);
         let mut entry = entry(thread, number, name, at, said);

@@ -5,6 +5,8 @@
 //! for the screen (`event_msg`) repeat messages and are kept as events; only where a file has no items at all are the
 //! messages among them turns.
 //!
+//! A rollback (`thread_rolled_back`) withdraws prompts from the newest on, with everything after them.
+//!
 //! An event (`token_count`) counts the tokens of an answer: behind its last item, or, up to 0.4x, before its first. So the
 //! last item waits, with the events behind it, until the count or another item comes. At the end of the file it is given
 //! as it is: the count of an answer that was taken over before it was counted stays in the event.
@@ -38,10 +40,16 @@ pub struct Codex {
     seen: HashMap<u64, u32>,
     model: Option<String>,
     titled: bool,
+    /// Whether the title is a name that the program stores.
+    named: bool,
+    /// Current turns.
+    path: Vec<OnPath>,
+    /// Turns that were rolled back; the next one takes their place.
+    left: Vec<u64>,
     /// Whether a message came as an item.
     items: bool,
     /// A message that came as an event, while there were no items.
-    heard: Option<Entry>,
+    heard: Option<(Entry, Kind)>,
     /// Whether such a message became a turn: then no items are to be expected.
     events_only: bool,
     /// The last item of an answer, which was not counted yet, and the events behind it.
@@ -52,6 +60,24 @@ pub struct Codex {
     uncounted: bool,
     /// The last count: an update of rate limits repeats it.
     last: Option<String>,
+}
+
+/// A turn, as a rollback sees it.
+struct OnPath {
+    name: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// A person's words. Rollbacks count these.
+    Prompt,
+    /// What the program says by itself: instructions, the environment.
+    Context,
+    /// An item of the model's answer.
+    Answer,
+    /// A tool result.
+    Result,
 }
 
 /// Most entries that wait for a count.
@@ -66,6 +92,9 @@ impl Codex {
             seen: HashMap::new(),
             model: None,
             titled: false,
+            named: false,
+            path: Vec::new(),
+            left: Vec::new(),
             items: false,
             heard: None,
             events_only: false,
@@ -128,12 +157,35 @@ impl Codex {
     }
 
     /// A message that came as an event becomes a turn, if there are no items.
-    fn hear(&mut self, entry: Option<Entry>, out: &mut Vec<Entry>) {
-        if let Some(heard) = self.heard.take().filter(|_| !self.items) {
+    fn hear(&mut self, message: Option<(Entry, Kind)>, out: &mut Vec<Entry>) {
+        if let Some((mut heard, kind)) = self.heard.take().filter(|_| !self.items) {
             self.events_only = true;
+            if let EntryContent::Turn(said) = &mut heard.step {
+                said.supersedes = self.stands(heard.name, kind);
+            }
             out.push(heard);
         }
-        self.heard = entry;
+        self.heard = message;
+    }
+
+    /// Records that a turn is current; returns the turns that it supersedes.
+    fn stands(&mut self, name: u64, kind: Kind) -> Vec<u64> {
+        self.path.push(OnPath { name, kind });
+        std::mem::take(&mut self.left)
+    }
+
+    /// Takes back the last prompts, everything after them, and what the program said right before. What comes before the
+    /// first prompt stays.
+    fn roll_back(&mut self, prompts: u64) {
+        let places = (0..self.path.len()).filter(|at| self.path[*at].kind == Kind::Prompt);
+        let places: Vec<usize> = places.collect();
+        let kept = places.len().saturating_sub(usize::try_from(prompts).unwrap_or(usize::MAX));
+        let (Some(first), Some(mut cut)) = (places.first(), places.get(kept).copied()) else { return };
+        while cut > *first && self.path[cut - 1].kind == Kind::Context {
+            cut -= 1;
+        }
+        self.left.extend(self.path.drain(cut..).map(|turn| turn.name));
+        self.titled = self.named || kept > 0;
     }
 
     /// Emits the entries of a line, now or when the answer before it is counted.
@@ -172,7 +224,7 @@ impl Codex {
         (prompt.is_some() || completion.is_some()).then_some(Tokens { prompt, completion })
     }
 
-    fn item(&mut self, item: &str, line: &Line<'_>) -> Option<(ParsedTurn, Option<String>, Role)> {
+    fn item(&mut self, item: &str, name: u64, line: &Line<'_>) -> Option<(ParsedTurn, Option<String>, Kind)> {
         let fields = Line::parse(item)?;
         let role = message::role(&speaker(&fields)).ok()?;
         let spoken = fields.text("type").as_deref() == Some("message") || fields.raw("role").is_some();
@@ -181,15 +233,24 @@ impl Codex {
         if line.raw("payload").is_some() {
             metadata.insert(NAME.to_string(), made(line.without("payload")));
         }
-        let text = || words(fields.raw("content").unwrap_or_default());
-        let title = if spoken && role == Role::User { self.titled(Some(&text())) } else { None };
+        let (kind, title) = match role {
+            Role::User => {
+                let text = words(fields.raw("content").unwrap_or_default());
+                let kind = if speech::words(&text).is_ok() { Kind::Prompt } else { Kind::Context };
+                (kind, self.titled(Some(&text).filter(|_| spoken).map(String::as_str)))
+            }
+            Role::System => (Kind::Context, None),
+            Role::Assistant => (Kind::Answer, None),
+            Role::Tool => (Kind::Result, None),
+        };
         let said = ParsedTurn {
             message: item.to_string(),
-            model: self.model.clone().filter(|_| role == Role::Assistant),
+            model: self.model.clone().filter(|_| kind == Kind::Answer),
             metadata,
+            supersedes: self.stands(name, kind),
             ..ParsedTurn::default()
         };
-        Some((said, title, role))
+        Some((said, title, kind))
     }
 }
 
@@ -213,9 +274,9 @@ impl Mapper for Codex {
         match (kind.as_ref(), &payload) {
             ("response_item", Some(payload)) => {
                 let item = line.raw("payload").unwrap_or_default();
-                out.push(match self.item(item, &line) {
-                    Some((said, title, role)) => {
-                        answer = role == Role::Assistant;
+                out.push(match self.item(item, name, &line) {
+                    Some((said, title, kind)) => {
+                        answer = kind == Kind::Answer;
                         entry(EntryContent::Turn(Box::new(said)), title)
                     }
                     None => entry(EntryContent::Event { what: what(&kind, payload), body: body() }, None),
@@ -248,13 +309,17 @@ impl Mapper for Codex {
                 }
                 let mut renamed = None;
                 if kind == "event_msg" && matches!(inner.as_ref(), "user_message" | "agent_message") {
-                    let role = if inner == "user_message" { "user" } else { "assistant" };
+                    let (role, spoken) = match inner.as_ref() {
+                        "user_message" => ("user", Kind::Prompt),
+                        _ => ("assistant", Kind::Answer),
+                    };
                     let heard = payload.text("message").filter(|_| !self.items).map(|words| {
                         let message = format!("{{\"role\":\"{role}\",\"content\":{}}}", quote(&words));
                         let model = self.model.clone().filter(|_| role == "assistant");
                         let name = name_of(&["heard", &name.to_string()]);
                         let said = ParsedTurn { message, model, ..ParsedTurn::default() };
-                        Entry { name, key: name, ..entry(EntryContent::Turn(Box::new(said)), None) }
+                        let turn = EntryContent::Turn(Box::new(said));
+                        (Entry { name, key: name, ..entry(turn, None) }, spoken)
                     });
                     self.hear(heard, out);
                     if role == "user" {
@@ -263,11 +328,16 @@ impl Mapper for Codex {
                 }
                 if inner == "thread_name_updated" {
                     renamed = payload.text("thread_name").as_deref().and_then(title);
-                    self.titled |= renamed.is_some();
+                    self.named |= renamed.is_some();
+                    self.titled |= self.named;
+                }
+                if inner == "thread_rolled_back" {
+                    self.hear(None, out);
+                    self.roll_back(payload.number("num_turns").unwrap_or_default());
                 }
                 out.push(entry(EntryContent::Event { what: what(&kind, payload), body: body() }, renamed));
             }
-            (_, None) => out.push(match self.item(text, &line) {
+            (_, None) => out.push(match self.item(text, name, &line) {
                 Some((said, title, _)) => entry(EntryContent::Turn(Box::new(said)), title),
                 None => entry(EntryContent::Event { what: what(&kind, &line), body: body() }, None),
             }),

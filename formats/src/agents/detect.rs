@@ -128,12 +128,7 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let says = |words: [&str; 2]| words.iter().any(|words| text.contains(words));
     if let Some(inner) = text.strip_prefix('[') {
-        // A list of whole conversations has these further in.
-        let names = names_in(inner);
-        // Behind a content that is longer than what is known here comes the role.
-        let is_said = names.iter().any(|name| ["role", "type", "parts"].contains(name))
-            || names.contains(&"content") && !has_whole_object(inner);
-        return (is_said && begins_with_object(inner) && !begins_with_event(inner))
+        return (has_message(inner) && begins_with_object(inner) && !begins_with_event(inner))
             .then(|| (shape(text), Layout::Value));
     }
     let first = text.lines().next().and_then(|line| Line::parse(line.trim()));
@@ -185,11 +180,43 @@ fn begins_with_object(list: &str) -> bool {
         }
 }
 
-fn has_whole_object(list: &str) -> bool {
-    serde_json::Deserializer::from_str(list)
-        .into_iter::<IgnoredAny>()
-        .next()
-        .is_some_and(|first| first.is_ok())
+/// Whether one of the first elements of a list is a message, or may be one as far as it can be seen. A list of whole
+/// conversations has messages further in.
+fn has_message(list: &str) -> bool {
+    let mut rest = list.trim_start();
+    for _ in 0..LINES_MAX {
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Line<'_>>();
+        match values.next() {
+            Some(Ok(line)) if is_message(&line) => return true,
+            Some(Ok(_)) => {}
+            Some(Err(error)) if error.is_eof() => return may_be_message(rest),
+            _ => return false,
+        }
+        match rest[values.byte_offset()..].trim_start().strip_prefix(',') {
+            Some(next) => rest = next.trim_start(),
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Whether an object says something: a message of a provider, or an item of Responses.
+fn is_message(line: &Line<'_>) -> bool {
+    let says =
+        ["content", "parts", "tool_calls", "function_call"].iter().any(|name| line.raw(name).is_some());
+    line.raw("role").is_some() && says || line.list("parts").is_some() || is_item(line)
+}
+
+/// The same for an object of which only the beginning is known. Behind a long content comes the role.
+fn may_be_message(text: &str) -> bool {
+    let fields = fields_in(text);
+    let has = |wanted: &str| fields.iter().any(|(name, _)| *name == wanted);
+    let kind = fields
+        .iter()
+        .find(|(name, _)| *name == "type")
+        .and_then(|(_, rest)| serde_json::Deserializer::from_str(rest).into_iter::<String>().next()?.ok());
+    ["role", "parts", "content"].into_iter().any(has)
+        || kind.is_some_and(|kind| kind == "message" || is_item_type(&kind))
 }
 
 /// Whether the first element of a list says something without a role: an event of some program, and no message or item.
@@ -205,15 +232,19 @@ fn begins_with_event(list: &str) -> bool {
 
 /// Names of the fields of an object of which only the beginning is known.
 fn names_in(text: &str) -> Vec<&str> {
-    let (mut names, mut depth, mut quoted, mut escaped) = (Vec::new(), 0, None, false);
+    fields_in(text).into_iter().map(|(name, _)| name).collect()
+}
+
+/// The fields of such an object: the name, and the text from the value on.
+fn fields_in(text: &str) -> Vec<(&str, &str)> {
+    let (mut fields, mut depth, mut quoted, mut escaped) = (Vec::new(), 0, None, false);
     for (at, byte) in text.bytes().enumerate() {
         match (quoted, byte) {
             (Some(_), _) if escaped => escaped = false,
             (Some(_), b'\\') => escaped = true,
             (Some(from), b'"') => {
-                if depth == 1 && text[at + 1..].trim_start().starts_with(':') {
-                    names.push(&text[from..at]);
-                }
+                let value = text[at + 1..].trim_start().strip_prefix(':');
+                fields.extend(value.filter(|_| depth == 1).map(|value| (&text[from..at], value)));
                 quoted = None;
             }
             (Some(_), _) => {}
@@ -223,7 +254,7 @@ fn names_in(text: &str) -> Vec<&str> {
             _ => {}
         }
     }
-    names
+    fields
 }
 
 /// Error for a file of no known format: a description of it, and the known formats.
@@ -355,7 +386,10 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
         return Some((Format::Qwen, Layout::Lines));
     }
     let claude = match kind {
-        Some("user" | "assistant") => has("message") || has("uuid"),
+        // Logs have such types, too.
+        Some("user" | "assistant") => {
+            line.object("message").is_some() || has("uuid") && (has("sessionId") || has("parentUuid"))
+        }
         Some("summary") => has("leafUuid"),
         Some("file-history-snapshot") => has("snapshot"),
         // Its notes without an id have names with hyphens (`queue-operation`). Other programs name sessions, too.
@@ -373,15 +407,19 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
         return Some((Format::OpenaiResponses, Layout::Lines));
     }
     LISTS.iter().find_map(|name| {
-        let list = line.raw(name).filter(|raw| raw.starts_with('[') && is_said(name, raw))?;
+        let list = line.raw(name).filter(|raw| is_said(name, raw))?;
+        let list = list.strip_prefix('[').filter(|inner| has_message(inner)).and(Some(list))?;
         Some((shape(list), Layout::Lines))
     })
 }
 
 /// Whether a line is an item of Responses that is no message. A part of a message that opencode keeps in a file is none.
 fn is_item(line: &Line<'_>) -> bool {
-    let kinds = |kind: &str| kind.ends_with("_call") || kind.ends_with("_call_output") || kind == "reasoning";
-    line.text("type").is_some_and(|kind| kinds(&kind)) && line.raw("messageID").is_none()
+    line.text("type").is_some_and(|kind| is_item_type(&kind)) && line.raw("messageID").is_none()
+}
+
+fn is_item_type(kind: &str) -> bool {
+    kind.ends_with("_call") || kind.ends_with("_call_output") || kind == "reasoning"
 }
 
 /// A value of which only the beginning is known.
@@ -405,7 +443,11 @@ fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
     if one_line && (has("parentUuid") || (has("sessionId") && has("message"))) {
         return Some((Format::ClaudeCode, Layout::Lines));
     }
-    if LISTS.iter().any(|name| has(name) && is_said(name, text)) {
+    let is_list = |(name, value): &(&str, &str)| {
+        let inner = value.trim_start().strip_prefix('[').filter(|inner| has_message(inner));
+        LISTS.contains(name) && inner.is_some_and(|inner| is_said(name, inner))
+    };
+    if fields_in(text).iter().any(is_list) {
         return Some((shape(text), Layout::Value));
     }
     (one_line && has("role") && has("content")).then_some((Format::Messages, Layout::Lines))

@@ -101,6 +101,7 @@ impl Gemini {
                 self.standing.remove(turn);
             }
             self.left.extend(left.into_iter().map(|(turn, _)| turn));
+            self.titled &= !self.path.is_empty();
         }
     }
 }

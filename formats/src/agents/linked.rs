@@ -1,13 +1,13 @@
 //! Agents that write one line for each message, linked to the line before it: pi, Droid, Qwen Code and Copilot CLI.
 //!
 //! The first line names the session. A message whose parent is not the newest one leaves what is behind its parent, as with
-//! Claude Code; Copilot CLI's parents are other events, so its messages simply follow each other. Droid's and Qwen's
-//! messages are in shapes of providers and stay as they are; those of pi and Copilot CLI are written as blocks, with the
-//! rest of the line in the turn's metadata.
+//! Claude Code; Copilot CLI's parents are other events, so its messages simply follow each other, until an event
+//! takes some of them back. Droid's and Qwen's messages are in shapes of providers and stay as they are; those of pi and
+//! Copilot CLI are written as blocks, with the rest of the line in the turn's metadata.
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
-use super::tree::{ParentAt, Tree};
+use super::tree::{ParentAt, Said, Tree};
 use super::{
     Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth,
     prompt_title, title,
@@ -33,6 +33,12 @@ pub struct Linked {
     open: Option<Open>,
     /// Lines of pi, whose first versions had no ids and counted lines: the turn of each, and whether it is a tool result.
     order: Vec<Option<(u64, bool)>>,
+    /// Events of Copilot CLI that stand, each with its turn.
+    events: Vec<(u64, Option<u64>)>,
+    /// Turns of Copilot CLI that were rewound; the next one takes their place.
+    left: Vec<u64>,
+    /// The turn whose words are the title.
+    title_turn: Option<u64>,
 }
 
 /// A message whose parts come line by line.
@@ -74,6 +80,9 @@ impl Linked {
             titled: (false, false),
             open: None,
             order: Vec::new(),
+            events: Vec::new(),
+            left: Vec::new(),
+            title_turn: None,
         }
     }
 
@@ -84,6 +93,30 @@ impl Linked {
         let first = index + self.order.get(index..)?.iter().position(Option::is_some)?;
         let turns = self.order[..=first].iter().rev().flatten();
         turns.into_iter().find(|(_, result)| !result).map(|(name, _)| *name)
+    }
+
+    /// Copilot CLI took events back: from one of them on, or those of a list, where others in between stay.
+    fn rewind(&mut self, data: &Line<'_>) {
+        let id = |text: &str| name_of(&["id", text]);
+        let first = data.text("upToEventId").map(|text| id(&text));
+        let first = self.events.iter().position(|(event, _)| Some(*event) == first);
+        let listed = data.list("eventIds").map(|ids| {
+            let texts = ids.iter().filter_map(|id| serde_json::from_str::<String>(id.get()).ok());
+            texts.map(|text| id(&text)).collect::<HashSet<u64>>()
+        });
+        let mut at = 0;
+        self.events.retain(|(event, turn)| {
+            let is_taken_back = match &listed {
+                Some(ids) => ids.contains(event),
+                None => first.is_some_and(|first| at >= first),
+            };
+            at += 1;
+            self.left.extend(turn.filter(|_| is_taken_back));
+            !is_taken_back
+        });
+        if self.title_turn.is_some_and(|turn| self.left.contains(&turn)) {
+            self.titled.0 = self.titled.1;
+        }
     }
 
     fn begin(&mut self, text: &str, line: &Line<'_>) {
@@ -229,6 +262,13 @@ impl Mapper for Linked {
             });
         }
         let title = self.call(&line, &what);
+        if title.is_some() && has_turn {
+            self.title_turn = Some(name);
+        }
+        if let Some(own) = own.filter(|_| self.format == Format::Copilot) {
+            let is_turn = matches!(what, What::Turn(..));
+            self.events.push((own, is_turn.then_some(name)));
+        }
         let mut entry = Entry {
             thread: 0,
             line: number,
@@ -242,7 +282,9 @@ impl Mapper for Linked {
         match what {
             What::Turn(mut said, speaker) => {
                 let (thread, depth) = self.place(parent, name);
-                said.supersedes = self.tree.append(thread, depth, name, speaker == Speaker::Tool);
+                let spoken = Said { result: speaker == Speaker::Tool, ..Said::default() };
+                said.supersedes = self.tree.append(thread, depth, name, spoken);
+                said.supersedes.append(&mut self.left);
                 self.tree.note(name, thread, None);
                 if let Some(own) = second {
                     self.tree.moves(own, name);
@@ -266,6 +308,9 @@ impl Mapper for Linked {
                 out.push(entry);
             }
             What::Other => {
+                if self.format == Format::Copilot && kind(&line) == "session.snapshot_rewind" {
+                    self.rewind(&line.object("data").unwrap_or_default());
+                }
                 if let Some(ParentAt::On { chain, .. }) = parent.and_then(|parent| self.tree.find(parent)) {
                     entry.thread = chain;
                 }

@@ -144,6 +144,11 @@ impl<R: BufRead> Reader<R> {
         self.mapper.threads()
     }
 
+    /// What [`Reader::lines`] counts, for people.
+    pub fn unit(&self) -> &'static str {
+        if self.lines_only() { "line" } else { "element" }
+    }
+
     /// Number of lines or elements read.
     pub fn lines(&self) -> u64 {
         self.lines

@@ -1,8 +1,9 @@
 //! Tree of lines by parent, read in the order of the lines, with the current branches kept as paths.
 //!
 //! A line whose parent is the newest turn goes on. One whose parent is an earlier turn leaves the branch behind it: those
-//! turns are superseded. One whose parent was left behind takes that branch up again, as a chain of its own. A parent that
-//! was never seen, or comes later (so that there would be a circle), is none: the line goes on where the chain ends.
+//! turns are superseded. One whose parent was left behind takes that branch up again, as a chain of its own; so does one of
+//! another session than the turns that it would leave. A parent that was never seen, or comes later (so that there would be
+//! a circle), is none: the line goes on where the chain ends.
 //!
 //! Takes a few bytes of memory for every line, regardless of its length.
 
@@ -36,9 +37,17 @@ struct Segment {
 #[derive(Clone, Copy)]
 struct Turn {
     name: u64,
+    said: Said,
+}
+
+/// How a turn was said.
+#[derive(Clone, Copy, Default)]
+pub struct Said {
     /// Whether it is a tool result. Several results follow one message side by side, and none of them supersedes the
     /// others.
-    result: bool,
+    pub result: bool,
+    /// The session, where a file may have several.
+    pub session: u64,
 }
 
 struct Chain {
@@ -64,6 +73,8 @@ pub struct Tree {
     known: HashMap<u64, Node>,
     segments: Vec<Segment>,
     chains: Vec<Chain>,
+    /// Number of chains that branched from others.
+    forks: usize,
 }
 
 /// Segment of a node that counts equal lines.
@@ -122,7 +133,7 @@ impl Tree {
         let Chain { base, path, .. } = &self.chains[chain];
         let at = depth.checked_sub(*base)? as usize;
         let before = at.checked_sub(1).and_then(|at| path.get(at));
-        let turn = before.filter(|turn| turn.name == line || !turn.result).or(path.get(at));
+        let turn = before.filter(|turn| turn.name == line || !turn.said.result).or(path.get(at));
         turn.map(|turn| turn.name)
     }
 
@@ -130,34 +141,46 @@ impl Tree {
     /// `None` if there are too many.
     pub fn fork(&mut self, segment: u32) -> Option<(usize, u64)> {
         let left = &self.segments[segment as usize];
-        let level = self.chains[left.chain].level + 1;
-        if level > LEVELS_MAX
-            || self.segments.iter().filter(|segment| segment.fork.is_some()).count() >= FORKS_MAX
-        {
-            return None;
-        }
-        let (base, path, first) = (left.start, left.tail.clone(), left.first);
-        let fork = self.add(base, path, level);
+        let (of, base, path, first) = (left.chain, left.start, left.tail.clone(), left.first);
+        let fork = self.branch(of, base, path)?;
         self.segments[segment as usize].fork = Some(fork);
         Some((fork, first))
     }
 
-    /// Appends a turn to a chain, at `depth` or at its end; returns the turns that it supersedes.
-    pub fn append(&mut self, chain: usize, depth: Option<u32>, name: u64, result: bool) -> Vec<u64> {
-        let Chain { base, path, segments, .. } = &mut self.chains[chain];
-        let mut at = depth.map_or(path.len(), |depth| depth.saturating_sub(*base) as usize).min(path.len());
-        while at < path.len() && path[at].result {
-            at += 1;
+    /// A chain for a session that goes on at a depth of a chain on which another session did so already, and the turn before
+    /// which it branches. `None` if the session would leave turns of its own, or none at all: then it goes on in that chain.
+    pub fn beside(&mut self, chain: usize, depth: u32, session: u64) -> Option<(usize, u64)> {
+        let Chain { base, path, .. } = &self.chains[chain];
+        let base = *base;
+        let at = after_results(path, depth.saturating_sub(base) as usize);
+        let left = path.get(at..)?;
+        let first = left.first().filter(|_| left.iter().all(|turn| turn.said.session != session))?.name;
+        Some((self.branch(chain, base + at as u32, Vec::new())?, first))
+    }
+
+    fn branch(&mut self, of: usize, base: u32, path: Vec<Turn>) -> Option<usize> {
+        let level = self.chains[of].level + 1;
+        if level > LEVELS_MAX || self.forks >= FORKS_MAX {
+            return None;
         }
+        self.forks += 1;
+        Some(self.add(base, path, level))
+    }
+
+    /// Appends a turn to a chain, at `depth` or at its end; returns the turns that it supersedes.
+    pub fn append(&mut self, chain: usize, depth: Option<u32>, name: u64, said: Said) -> Vec<u64> {
+        let Chain { base, path, segments, .. } = &mut self.chains[chain];
+        let at = depth.map_or(path.len(), |depth| depth.saturating_sub(*base) as usize);
+        let at = after_results(path, at);
         let mut left = Vec::new();
-        if at < path.len() && !result {
+        if at < path.len() && !said.result {
             let tail = path.split_off(at);
             left = tail.iter().map(|turn| turn.name).collect();
             segments.push(self.segments.len() as u32);
             let start = *base + at as u32;
             self.segments.push(Segment { chain, start, first: name, tail, fork: None });
         }
-        path.push(Turn { name, result });
+        path.push(Turn { name, said });
         left
     }
 
@@ -183,6 +206,12 @@ impl Tree {
     }
 }
 
+/// The place in a path, or the one behind the tool results there.
+fn after_results(path: &[Turn], at: usize) -> usize {
+    let at = at.min(path.len());
+    at + path[at..].iter().take_while(|turn| turn.said.result).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,7 +223,7 @@ mod tests {
             Some(ParentAt::Left { segment, depth, .. }) => (tree.fork(segment).unwrap().0, Some(depth)),
             None => (0, None),
         };
-        let left = tree.append(chain, depth, name, false);
+        let left = tree.append(chain, depth, name, Said::default());
         tree.note(name, chain, None);
         (chain, left)
     }
@@ -229,7 +258,7 @@ mod tests {
         tree.chain();
         say(&mut tree, 1, None);
         for answer in [2, 3] {
-            assert!(tree.append(0, Some(1), answer, true).is_empty());
+            assert!(tree.append(0, Some(1), answer, Said { result: true, session: 0 }).is_empty());
             tree.note(answer, 0, None);
         }
         assert_eq!(say(&mut tree, 4, Some(2)), (0, vec![]));

@@ -56,7 +56,7 @@ fn kept(read: &Read) -> Vec<&str> {
 
 #[test]
 fn the_content_tells_the_format() {
-    let cases: [(Option<&str>, &str); 35] = [
+    let cases: [(Option<&str>, &str); 46] = [
         (
             Some("claude-code"),
             r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
@@ -123,6 +123,20 @@ fn the_content_tells_the_format() {
             None,
             r#"[{"title":"T","mapping":{"a":{"message":{"author":{"role":"user"},"content":{"parts":["hi"]}}}}}]"#,
         ),
+        // Regression: accounts were a conversation of empty turns, and any objects with a type, and lines of a log, files of
+        // an agent without turns.
+        (None, r#"[{"id":1,"role":"user","name":"Ann","email":"a@x"},{"id":2,"role":"user","name":"Bob"}]"#),
+        (None, r#"{"messages":[{"id":1,"role":"user","name":"Ann"}]}"#),
+        (None, "{\"messages\":[\n{\"id\":1,\"role\":\"user\",\"name\":\"Ann\"}\n]}"),
+        (None, r#"[{"foo":0,"type":"thing0"},{"foo":1,"type":"thing1"}]"#),
+        (None, r#"[{"type":"Feature","geometry":{"type":"Point","coordinates":[1"#),
+        (None, r#"[{"type":"post","content":"hello"},{"type":"comment","content":"nice"}]"#),
+        (None, r#"{"type":"user","message":"user logged in","timestamp":"2026-01-01T00:00:00Z"}"#),
+        (None, r#"{"type":"user","uuid":"u","name":"Ann"}"#),
+        // The first element of a list need not say anything.
+        (Some("openai-chat"), r#"[{"note":1},{"role":"user","content":"x"}]"#),
+        (Some("openai-chat"), r#"[{"role":"assistant","tool_calls":[]}]"#),
+        (Some("openai-responses"), r#"[{"type":"message","role":"user","content":["#),
         // A log.
         (None, "[2026-01-01 10:00:00] INFO started {\"type\":\"x\",\"role\":\"user\"}"),
         (None, "[{INFO}] \"role\" \"type\""),
@@ -147,6 +161,7 @@ fn a_file_of_no_known_format_is_described_in_one_short_line() {
         ("{\"ts\":1}\n{\"ts\":2}\n", "JSON objects, the first with \"ts\";"),
         ("{}", "a JSON object without fields;"),
         ("[{\"a\":1}]", "a JSON list of objects, the first with \"a\";"),
+        ("[{\"id\":1,\"role\":\"user\"}]", "a JSON list of objects, the first with \"id\", \"role\";"),
         (
             "[{\"title\":\"T\",\"mapping\":{\"a\":{",
             "a JSON list of objects, the first with \"title\", \"mapping\";",
@@ -971,6 +986,38 @@ fn times_are_read_as_numbers_and_without_a_zone() {
             "[{{\"role\":\"user\",\"content\":\"hi\",\"timestamp\":{time}}},{{\"role\":\"assistant\",\"content\":\"ho\"}}]"
         );
         assert_eq!(read(file.as_bytes()).unwrap().entries[0].at, None, "{time}");
+    }
+}
+
+/// Regression: of "Can you look at /Users/…/TASK.md and …" the title kept "Can you look at…"; a first answer with the number
+/// of an option was the title "1".
+#[test]
+fn a_title_uses_the_room_there_is() {
+    let path = format!("/Users/ann/{}/TASK-CLI-HOOKS.md", "work/".repeat(15));
+    let url = format!("https://example.com/{}", "x".repeat(90));
+    let title = |text: &str| {
+        let line = json!({"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":text}});
+        let read = read(lines(&[line]).as_bytes()).unwrap();
+        read.entries[0].title.clone()
+    };
+    let words = "word ".repeat(30);
+    for (text, expected) in [
+        (
+            format!("Can you look at {path} and start implementing it?"),
+            "Can you look at …/TASK-CLI-HOOKS.md and start implementing it?".to_string(),
+        ),
+        (format!("See {url} now"), format!("See {}…", &url[..75])),
+        (format!("See {}", "日本".repeat(60)), format!("See {}日…", "日本".repeat(37))),
+        (words.clone(), format!("{}…", words[..79].trim_end())),
+        (format!("{} extraordinary", "w".repeat(76)), format!("{}…", "w".repeat(76))),
+        ("Look at /etc/hosts".to_string(), "Look at /etc/hosts".to_string()),
+    ] {
+        let title = title(&text).unwrap();
+        assert_eq!(title, expected);
+        assert!(title.chars().count() <= 80, "{title}");
+    }
+    for text in ["1", " 2. ", "?"] {
+        assert_eq!(title(text), None, "{text}");
     }
 }
 

@@ -4,6 +4,7 @@
 mod acp;
 mod agents;
 mod agents_any;
+mod agents_withdrawn;
 mod archive;
 mod jsonl;
 mod log;

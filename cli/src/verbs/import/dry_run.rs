@@ -9,7 +9,7 @@ use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_formats::agents::{self, EntryContent, Opened};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 
@@ -25,6 +25,9 @@ pub struct Source {
     bytes: u64,
     #[serde(skip)]
     pub turns_of: BTreeMap<ConversationId, u64>,
+    /// Turns, by conversation and name: several files may have the same.
+    #[serde(skip)]
+    distinct: HashSet<(ConversationId, u64)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -46,7 +49,8 @@ pub fn run(args: &Args, found: Inputs) -> Result<(), Failure> {
             ..Source::default()
         });
         place.files += files.len() as u64;
-        place.turns += counted.turns;
+        place.distinct.extend(counted.distinct);
+        place.turns = place.distinct.len() as u64;
         place.bytes += files.iter().map(|file| file.bytes).sum::<u64>();
         place.turns_of.extend(counted.turns_of);
         place.conversations = place.turns_of.len() as u64;
@@ -93,7 +97,11 @@ fn read(source: impl BufRead, counted: &mut Source) -> Result<(), Error> {
         let is_turn = matches!(entry.step, EntryContent::Turn(_));
         let is_kept = matches!(&entry.step, EntryContent::Turn(said) if said.is_oversized());
         let turns = u64::from(is_turn && !is_kept);
-        counted.turns += turns;
+        if turns > 0
+            && let Some(thread) = reader.threads().get(entry.thread)
+        {
+            counted.distinct.insert((thread.id, entry.name));
+        }
         // As in an import, a thread without a turn is no conversation, unless it goes on from another.
         if is_turn || reader.threads().get(entry.thread).is_some_and(|thread| thread.branch.is_some()) {
             *told.entry(entry.thread).or_default() += turns;

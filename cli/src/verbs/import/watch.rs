@@ -126,10 +126,20 @@ fn find_beginnings(due: &[(PathBuf, Looked)], files: &mut HashMap<PathBuf, Watch
     // In order of time, so that the beginnings of a beginning are known.
     for (at, path) in new.iter().enumerate() {
         let Some(beginning) = found.get(&at).map(|at| &among[*at]) else { continue };
-        let Some(earlier) = files.get(beginning).map(|file| file.before.clone()) else { continue };
+        let Some(earlier) = files.get(beginning).map(|file| &file.before) else { continue };
         // Files that go on from each other begin by themselves.
-        if let Some(file) = files.get_mut(*path).filter(|_| !earlier.iter().any(|earlier| earlier == path)) {
-            file.before = earlier.into_iter().chain([beginning.clone()]).collect();
+        if earlier.iter().any(|earlier| earlier == path) {
+            continue;
+        }
+        let first = earlier.first().unwrap_or(beginning).clone();
+        // Others that go on from there, too: two that go on from the same message part.
+        let goes_on = |file: &Watched| file.before.first() == Some(&first);
+        let others = files.iter().filter(|(other, file)| other.as_path() != *path && goes_on(file));
+        let mut others: Vec<PathBuf> = others.map(|(other, _)| other.clone()).collect();
+        others.sort();
+        in_time(&mut others, |path| path);
+        if let Some(file) = files.get_mut(*path) {
+            file.before = std::iter::once(first).chain(others).collect();
         }
     }
 }
