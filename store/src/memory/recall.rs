@@ -1,7 +1,7 @@
 //! The source of the indexes: events in the order of arrival.
 
 use super::{Kept, Memory, StoredConversation};
-use crate::recall::{Catalog, Ground};
+use crate::recall::{Catalog, Ground, Visible};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, TenantName};
@@ -80,7 +80,9 @@ impl Ground for Memory {
         let deleted = kept.entries.iter().filter(|entry| entry.deleted.is_some());
         Ok(deleted.map(|entry| entry.conversation.tenant.clone()).collect())
     }
+}
 
+impl Visible for Memory {
     fn readable_through(&self, key: &Key) -> Result<u64, Error> {
         let kept = self.kept();
         match kept.places.get(key) {

@@ -34,8 +34,23 @@ use rusqlite::Connection;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+/// Which events of a conversation can be read, and where.
+pub(crate) trait Visible {
+    /// The last `seq` of a conversation that anyone can read: its end if it lives, else as far as its forks
+    /// read.
+    fn readable_through(&self, key: &Key) -> Result<u64, Error>;
+    /// For [`RecallIndex::reader`], of several events.
+    fn readers(
+        &self,
+        tenant: &TenantName,
+        places: &[(ConversationId, u64)],
+    ) -> Result<Vec<Option<ConversationId>>, Error>;
+    /// A conversation and its ancestors, each with the last `seq` visible. Empty if it does not exist.
+    fn levels(&self, key: &Key) -> Result<Vec<(ConversationId, u64)>, Error>;
+}
+
 /// Source of the indexes: the log of the backend that has them.
-pub(crate) trait Ground {
+pub(crate) trait Ground: Visible {
     /// Its indexes.
     fn catalog(&self) -> &Catalog;
     /// Position of the last event, in the order of arrival.
@@ -54,17 +69,6 @@ pub(crate) trait Ground {
     fn events_at(&self, numbers: &[u64]) -> Result<Vec<(u64, Event)>, Error>;
     /// Tenants with deleted conversations.
     fn with_deletions(&self) -> Result<Vec<TenantName>, Error>;
-    /// The last `seq` of a conversation that anyone can read: its end if it lives, else as far as its forks
-    /// read.
-    fn readable_through(&self, key: &Key) -> Result<u64, Error>;
-    /// For [`RecallIndex::reader`], of several events.
-    fn readers(
-        &self,
-        tenant: &TenantName,
-        places: &[(ConversationId, u64)],
-    ) -> Result<Vec<Option<ConversationId>>, Error>;
-    /// A conversation and its ancestors, each with the last `seq` visible. Empty if it does not exist.
-    fn levels(&self, key: &Key) -> Result<Vec<(ConversationId, u64)>, Error>;
 }
 
 fn kind_number(kind: Kind) -> i64 {

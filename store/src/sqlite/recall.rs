@@ -3,7 +3,7 @@
 use super::Sqlite;
 use super::read;
 use super::rows::{self, Bytes, EVENT_COLUMNS, Failure, signed};
-use crate::recall::{Catalog, Ground};
+use crate::recall::{Catalog, Ground, Visible};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::Event;
@@ -142,7 +142,9 @@ impl Ground for Sqlite {
             Ok(tenants)
         })
     }
+}
 
+impl Visible for Sqlite {
     fn readable_through(&self, key: &Key) -> Result<u64, Error> {
         self.reading(|db| {
             let found: Option<(i64, bool)> = db
