@@ -213,7 +213,9 @@ fn a_standby_answers_with_what_the_client_has_seen_or_says_that_it_is_behind() {
         let writer = serve(&shell, &url(&[primary.port]));
         let (_, made) = request(&writer.address(), "POST /api/v1/conversations", &json!({}), "").unwrap();
         let id = made["id"].as_str().unwrap();
-        until("the standby has the tables", || standby.ask("SELECT count(*) FROM conversation_rows") == "1");
+        let written = primary.ask("SELECT pg_current_wal_lsn()");
+        let has_it = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
+        until("the standby has the tables", || standby.ask(&has_it) == "t");
         let reader = Serving::start(&shell, &["--read-only", "--store", &url(&[standby.port])]);
         let append = |server: &Serving| {
             let head = format!("POST /api/v1/conversations/{id}/turns");
