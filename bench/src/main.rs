@@ -148,6 +148,9 @@ enum What {
         /// A database of a server on this machine; the role must be allowed to create others
         #[arg(long, value_name = "postgres://…", env = "EVERTURN_TEST_POSTGRES")]
         url: String,
+        /// Only the appends
+        #[arg(long)]
+        appends: bool,
     },
     /// A call through `everturn record` against one without it; not part of `all`
     Record,
@@ -251,8 +254,8 @@ fn run(args: &Args) -> Result<()> {
     if let What::Recall { turns, keep } = &args.what {
         done(&args.what, &mut rows, recall::run(&place, scale, *turns, keep.as_deref())?);
     }
-    if let What::Postgres { url } = &args.what {
-        done(&args.what, &mut rows, postgres::run(url, scale)?);
+    if let What::Postgres { url, appends } = &args.what {
+        done(&args.what, &mut rows, postgres::run(url, scale, *appends)?);
     }
     if let What::Record = args.what {
         done(&args.what, &mut rows, record::run(&place, scale)?);

@@ -31,12 +31,15 @@ const BARE: &str = "
     CREATE TABLE bare_turn_rows (LIKE turn_rows INCLUDING DEFAULTS, PRIMARY KEY (tenant, conversation, seq));
     CREATE TABLE bare_conversation_rows (LIKE conversation_rows INCLUDING DEFAULTS, PRIMARY KEY (tenant, no)) WITH (fillfactor = 70)";
 
-pub fn run(server: &str, scale: Scale) -> Result<Vec<Row>> {
+pub fn run(server: &str, scale: Scale, only_appends: bool) -> Result<Vec<Row>> {
     let runtime = Runtime::new()?;
     let mut rows = {
         let database = Database::create(&runtime, server, "log")?;
         let mut rows = vec![database.settings()?];
         rows.extend(appends(&database, &Database::create(&runtime, server, "plain")?, scale)?);
+        if only_appends {
+            return Ok(rows);
+        }
         rows.extend(lengths(&database, scale)?);
         rows
     };

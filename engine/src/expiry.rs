@@ -14,11 +14,13 @@ use everturn_core::time::Timestamp;
 use everturn_core::write::{Learned, Write, absent, absent_turn};
 use everturn_store::{
     AssetIndex, ChangedConversation, CheckedIndex, CheckedLog, Committed, ConversationIndex,
-    ConversationQuery, Divergence, FoldCache, Log, Maintenance, Problem, Provenance, StoredTurn, TenantUsage,
-    TurnIndex, TurnQuery, Unwritten, WrittenPage,
+    ConversationQuery, Divergence, FoldCache, Log, Maintenance, PendingCommit, Problem, Provenance,
+    StoredTurn, TenantUsage, TurnIndex, TurnQuery, Unwritten, WrittenPage,
 };
 use parking_lot::{Condvar, Mutex};
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 /// A store without its expired conversations.
@@ -157,6 +159,10 @@ impl Log for Unexpired {
         self.noted(self.log.commit_free(batch))
     }
 
+    fn begin_commit(&self, batch: Vec<Write>) -> Result<Box<dyn PendingCommit + '_>, Vec<Write>> {
+        Ok(Box::new(Noting { commit: self.log.begin_commit(batch)?, unexpired: self }))
+    }
+
     fn settle(&self) -> Result<(), Error> {
         self.log.settle()
     }
@@ -176,6 +182,22 @@ impl Log for Unexpired {
 
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
         self.log.open_text(key, turn)
+    }
+}
+
+/// A commit whose conversations are noted once it is done.
+struct Noting<'a> {
+    commit: Box<dyn PendingCommit + 'a>,
+    unexpired: &'a Unexpired,
+}
+
+impl PendingCommit for Noting<'_> {
+    fn is_done(&mut self, waker: &Waker) -> bool {
+        self.commit.is_done(waker)
+    }
+
+    fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {
+        self.unexpired.noted(self.commit.finish(waiting))
     }
 }
 

@@ -1,5 +1,6 @@
-//! Group commit: one thread writes at a time; all queued requests go into one transaction and one sync. Requests about a
-//! conversation that another process keeps locked wait apart, in their order, so that the others go on.
+//! Group commit: one thread writes at a time; all queued requests go into one transaction and one sync. While a database
+//! carries out one batch, the next one is prepared and sent. Requests about a conversation that another process keeps locked
+//! wait apart, in their order, so that the others go on.
 
 use crate::journal::{Journal, Upload};
 use everturn_core::Error;
@@ -7,19 +8,22 @@ use everturn_core::error::code;
 use everturn_core::id::Key;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
-use everturn_store::{Committed, Unwritten};
+use everturn_store::{Committed, PendingCommit, Unwritten};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashSet, VecDeque};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Most requests in one transaction: keeps the wait of the first of them short.
 const BATCH_WRITES_MAX: usize = 1024;
+
+/// Most batches under way at once.
+const UNDER_WAY_MAX: usize = 2;
 
 /// Longest commit for which a thread that serves others may wait.
 const QUICK_COMMIT: Duration = Duration::from_millis(1);
@@ -51,6 +55,32 @@ pub struct Job {
 
 type Done = oneshot::Sender<Result<Committed, Error>>;
 
+/// The rest of a job whose request is being written.
+struct Caller {
+    key: Key,
+    deletes: bool,
+    again: Option<PrepareAgain>,
+    since: Instant,
+    uploads: Vec<Upload>,
+    done: Done,
+}
+
+impl Job {
+    fn split(self) -> (Write, Caller) {
+        let Job { write, again, since, uploads, done } = self;
+        let deletes = matches!(write.action, Action::Delete { .. });
+        let caller = Caller { key: write.key.clone(), deletes, again, since, uploads, done };
+        (write, caller)
+    }
+}
+
+impl Caller {
+    fn with(self, write: Write) -> Job {
+        let Caller { again, since, uploads, done, .. } = self;
+        Job { write, again, since, uploads, done }
+    }
+}
+
 /// Queued requests.
 #[derive(Default)]
 pub struct Queue {
@@ -74,6 +104,10 @@ struct Waiting {
     unsettled: u64,
     /// Whether the writer thread sleeps. Waking it costs a system call, so it is woken only then.
     asleep: bool,
+    /// Number of queued jobs for which it is woken. Fewer are left to wait for more while a batch is under way.
+    enough: usize,
+    /// Whether the batch that is under way may be done.
+    rung: bool,
 }
 
 impl Queue {
@@ -99,7 +133,9 @@ impl Queue {
 
     /// Wakes the writer thread.
     pub fn nudge(&self) {
-        if std::mem::take(&mut self.waiting().asleep) {
+        let mut waiting = self.waiting();
+        if waiting.asleep && waiting.jobs.len() >= waiting.enough {
+            waiting.asleep = false;
             self.changed.notify_one();
         }
     }
@@ -139,6 +175,22 @@ impl Queue {
         batch
     }
 
+    /// Conversations of which requests were put aside.
+    fn held(&self) -> HashSet<Key> {
+        self.waiting().held.iter().map(|job| job.write.key.clone()).collect()
+    }
+
+    /// Jobs of a batch that need not wait behind others that were put aside since it was taken; those that do join them.
+    fn not_held(&self, batch: Vec<Job>) -> Vec<Job> {
+        let held = self.held();
+        let (later, now): (Vec<Job>, Vec<Job>) =
+            batch.into_iter().partition(|job| held.contains(&job.write.key));
+        if !later.is_empty() {
+            self.hold(later);
+        }
+        now
+    }
+
     /// Puts jobs aside, to be tried again in a moment.
     fn hold(&self, jobs: Vec<Job>) {
         let mut waiting = self.waiting();
@@ -146,6 +198,26 @@ impl Queue {
         waiting.held_until.get_or_insert(Instant::now() + HELD_PAUSE);
         drop(waiting);
         self.nudge();
+    }
+
+    /// Waits until this many jobs are queued, or until the commit may be done. Returns whether there are as many jobs.
+    fn wait_for(&self, enough: usize, commit: &mut dyn PendingCommit, waker: &Waker) -> bool {
+        loop {
+            self.waiting().rung = false;
+            if commit.is_done(waker) {
+                return false;
+            }
+            let mut waiting = self.waiting();
+            waiting.enough = enough;
+            while !waiting.rung && waiting.jobs.len() < enough {
+                waiting.asleep = true;
+                self.changed.wait(&mut waiting);
+            }
+            (waiting.asleep, waiting.enough) = (false, 0);
+            if waiting.jobs.len() >= enough {
+                return true;
+            }
+        }
     }
 
     /// Waits for the next thing to do.
@@ -198,7 +270,7 @@ pub fn run(journal: &Arc<Journal>) {
         match journal.queue.next() {
             Next::Write => {
                 let _writing = journal.queue.writing.lock();
-                write(journal, journal.queue.take());
+                write_ahead(journal);
             }
             Next::Settle => settle(journal),
             Next::End => return settle(journal),
@@ -280,35 +352,109 @@ impl Drop for Preparing {
     }
 }
 
+/// Wakes the writer thread when a batch is done.
+struct Bell(Arc<Journal>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.queue.waiting().rung = true;
+        self.0.queue.changed.notify_all();
+    }
+}
+
+/// A batch under way, and its callers.
+struct UnderWay<'a> {
+    commit: Box<dyn PendingCommit + 'a>,
+    callers: Vec<Caller>,
+    began: Instant,
+}
+
+/// Writes what is queued. If the store takes batches ahead, goes on until nothing is queued any more; otherwise one batch.
+fn write_ahead(journal: &Arc<Journal>) {
+    let queue = &journal.queue;
+    let waker = Waker::from(Arc::new(Bell(journal.clone())));
+    let mut under_way: VecDeque<UnderWay<'_>> = VecDeque::new();
+    loop {
+        let is_full = under_way.len() >= UNDER_WAY_MAX;
+        let wants_more = match under_way.front_mut() {
+            None => true,
+            // A larger batch costs less for each request: the next one waits until it is as large as this one.
+            Some(first) => {
+                let enough = if is_full { usize::MAX } else { first.callers.len() };
+                queue.wait_for(enough, &mut *first.commit, &waker)
+            }
+        };
+        let done = if wants_more { None } else { under_way.pop_front() };
+        // The next batch is sent before the callers of this one are answered, so that the database does not wait for them.
+        let batch = queue.take();
+        let sent = (!batch.is_empty()).then(|| begin(journal, batch));
+        if let Some(done) = done {
+            done.finish(journal);
+        }
+        match sent {
+            None if under_way.is_empty() => return,
+            None => {}
+            Some(Ok(sent)) => under_way.push_back(sent),
+            Some(Err(batch)) => {
+                under_way.drain(..).for_each(|sent| sent.finish(journal));
+                write(journal, queue.not_held(batch));
+                return;
+            }
+        }
+    }
+}
+
+/// Begins a batch, or returns it if the store does not take it ahead.
+fn begin(journal: &Arc<Journal>, batch: Vec<Job>) -> Result<UnderWay<'_>, Vec<Job>> {
+    let began = Instant::now();
+    let (writes, callers) = batch.into_iter().map(Job::split).unzip();
+    match journal.log.begin_commit(writes) {
+        Ok(commit) => Ok(UnderWay { commit, callers, began }),
+        Err(writes) => {
+            Err(writes.into_iter().zip(callers).map(|(write, caller)| caller.with(write)).collect())
+        }
+    }
+}
+
+impl UnderWay<'_> {
+    /// Waits for the end of the batch, and answers its callers.
+    fn finish(self, journal: &Arc<Journal>) {
+        let answers = self.commit.finish(&journal.queue.held());
+        answer(journal, self.callers, answers, self.began);
+    }
+}
+
 fn write(journal: &Arc<Journal>, batch: Vec<Job>) {
     if batch.is_empty() {
         return;
     }
-    let mut writes = Vec::with_capacity(batch.len());
-    let mut waiting = Vec::with_capacity(batch.len());
-    for Job { write, again, since, uploads, done } in batch {
-        let deletes = matches!(write.action, Action::Delete { .. });
-        waiting.push((write.key.clone(), deletes, uploads, again, since, done));
-        writes.push(write);
-    }
-    metrics::histogram!("everturn_commit_batch_requests").record(writes.len() as f64);
     let began = Instant::now();
+    let (writes, callers) = batch.into_iter().map(Job::split).unzip();
     let answers = journal.log.commit_free(writes);
+    answer(journal, callers, answers, began);
+}
+
+fn answer(
+    journal: &Arc<Journal>,
+    callers: Vec<Caller>,
+    answers: Vec<Result<Committed, Unwritten>>,
+    began: Instant,
+) {
     let took = began.elapsed();
     journal.queue.last_commit_us.store(took.as_micros() as u64, Ordering::Relaxed);
+    metrics::histogram!("everturn_commit_batch_requests").record(callers.len() as f64);
     metrics::histogram!("everturn_commit_seconds").record(took);
     let (mut held, mut outdated, mut done_now) = (Vec::new(), Vec::new(), Vec::new());
-    for ((key, deletes, uploads, again, since, done), answer) in waiting.into_iter().zip(answers) {
-        match (answer, again) {
-            (Err(Unwritten { held: Some(write), .. }), again) if since.elapsed() < HELD_MAX => {
-                held.push(Job { write: *write, again, since, uploads, done });
+    for (mut caller, answer) in callers.into_iter().zip(answers) {
+        match (answer, caller.again.take()) {
+            (Err(Unwritten { held: Some(write), .. }), again) if caller.since.elapsed() < HELD_MAX => {
+                held.push(Caller { again, ..caller }.with(*write));
             }
             (Err(unwritten), Some(again)) if unwritten.error.is(code::OUTDATED) => {
-                journal.uploaded(&uploads);
-                outdated.push(Outdated { again, since, done });
+                journal.uploaded(&caller.uploads);
+                outdated.push(Outdated { again, since: caller.since, done: caller.done });
             }
-            (answer, _) => done_now
-                .push(((key, deletes, uploads, since, done), answer.map_err(|unwritten| unwritten.error))),
+            (answer, _) => done_now.push((caller, answer.map_err(|unwritten| unwritten.error))),
         }
     }
     if !held.is_empty() {
@@ -317,16 +463,16 @@ fn write(journal: &Arc<Journal>, batch: Vec<Job>) {
     if !outdated.is_empty() {
         prepare_again(journal, outdated);
     }
-    for ((key, deletes, uploads, ..), answer) in &done_now {
+    for (caller, answer) in &done_now {
         match answer {
-            Ok(committed) => journal.committed(key, *deletes, committed),
+            Ok(committed) => journal.committed(&caller.key, caller.deletes, committed),
             Err(error) => journal.refused(error),
         }
-        journal.uploaded(uploads);
+        journal.uploaded(&caller.uploads);
     }
     let append_seconds = metrics::histogram!("everturn_append_seconds");
     // All at once at the end: a caller woken by the first result finds the others done as well.
-    for ((.., since, done), answer) in done_now {
+    for (Caller { since, done, .. }, answer) in done_now {
         append_seconds.record(since.elapsed());
         // The caller may be gone; the request is done all the same.
         let _ = done.send(answer);

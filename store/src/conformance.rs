@@ -75,6 +75,7 @@ macro_rules! conformance {
             events_of_any_kind_can_be_erased
             what_an_actor_wrote_is_found_wherever_it_can_be_read
             a_batch_is_answered_in_order_and_each_request_sees_the_ones_before
+            batches_are_carried_out_in_the_order_in_which_they_were_begun
             a_refused_request_leaves_no_trace_and_does_not_disturb_the_others
             seq_is_dense_whatever_the_clocks_say
             updated_never_goes_back

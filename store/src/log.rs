@@ -6,8 +6,9 @@ use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::write::{EventAddress, EventRef, Write};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::task::Waker;
 
 /// The ground: events, appended and never rewritten.
 pub trait Log: Send + Sync {
@@ -26,6 +27,14 @@ pub trait Log: Send + Sync {
     /// not wait for a process that hangs.
     fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Unwritten>> {
         self.commit(batch).into_iter().map(|answer| answer.map_err(Unwritten::from)).collect()
+    }
+
+    /// Like [`Log::commit_free`], and returns as soon as the batch is on its way, so that the next one can be prepared meanwhile.
+    /// Batches are carried out in the order in which they were begun; a later one sees the writes of those before it, and is
+    /// written again if one of them failed. Each is to be finished, in that order, before anything is committed in another
+    /// way. `Err` returns a batch that cannot be sent ahead; nothing was done for it.
+    fn begin_commit(&self, batch: Vec<Write>) -> Result<Box<dyn PendingCommit + '_>, Vec<Write>> {
+        Err(batch)
     }
 
     /// Called when no write is waiting: does work that commits deferred. Changes no answer.
@@ -55,6 +64,16 @@ pub trait Log: Send + Sync {
 
     /// The durable text of an open turn. Empty for a turn that is not open.
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error>;
+}
+
+/// A batch on its way.
+pub trait PendingCommit {
+    /// Whether [`PendingCommit::finish`] returns at once. If not, the waker is woken once it does.
+    fn is_done(&mut self, waker: &Waker) -> bool;
+
+    /// Waits for the end, and returns the result of each request. If the batch has to be written again, requests about
+    /// conversations that are `waiting` are left out, and come back: earlier ones about them are to be written first.
+    fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>>;
 }
 
 /// A request that was not written.

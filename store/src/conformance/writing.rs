@@ -5,7 +5,7 @@ use everturn_core::Error;
 use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{Conversation, Lifecycle, Settings};
 use everturn_core::event::{Draft, Visibility, kind};
-use everturn_core::id::{EventId, TurnId};
+use everturn_core::id::{EventId, Key, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
@@ -62,6 +62,51 @@ pub fn a_batch_is_answered_in_order_and_each_request_sees_the_ones_before(store:
     assert_eq!(answers[6].as_ref().expect_err("it is deleted").code(), "conversation.absent");
     assert_eq!(verify(store, &key).erased, 2);
     assert!(store.commit(Vec::new()).is_empty());
+}
+
+/// Batches are carried out in the order in which they were begun, and a later one sees the writes of those before it,
+/// whether the backend sends them ahead or not.
+pub fn batches_are_carried_out_in_the_order_in_which_they_were_begun(store: &dyn Backend) {
+    let m = Maker::default();
+    let (one, two) = (m.key(), m.key());
+    for key in [&one, &two] {
+        create(store, key, vec![m.created()]);
+        append(store, key, vec![m.say("first")]);
+    }
+    let say = |key: &Key, text: &str| addition(key, vec![m.say(text)]);
+    let once = |text: &str| {
+        let action = Action::Append {
+            drafts: vec![m.say(text)],
+            expected_seq: None,
+            prepared_for: None,
+            idempotency: once("key", "request"),
+        };
+        Write { key: one.clone(), action }
+    };
+    let batches = [
+        vec![say(&one, "a"), say(&two, "b"), once("c")],
+        vec![say(&one, "d")],
+        // What a batch under way answers is not written again.
+        vec![once("repeated"), say(&two, "e"), say(&one, "f")],
+        vec![say(&two, "g")],
+    ];
+    let mut under_way = std::collections::VecDeque::new();
+    let mut answers = Vec::new();
+    for batch in batches {
+        match store.begin_commit(batch) {
+            Ok(commit) => under_way.push_back(commit),
+            Err(batch) => {
+                answers.extend(under_way.drain(..).flat_map(|commit| commit.finish(&Default::default())));
+                answers.extend(store.commit_free(batch));
+            }
+        }
+    }
+    answers.extend(under_way.drain(..).flat_map(|commit| commit.finish(&Default::default())));
+    let repeated: Vec<bool> = answers.into_iter().map(|answer| answer.expect("accepted").repeated).collect();
+    assert_eq!(repeated, [false, false, false, false, true, false, false, false]);
+    assert_eq!(texts(store, &one), ["first", "a", "c", "d", "f"]);
+    assert_eq!(texts(store, &two), ["first", "b", "e", "g"]);
+    assert_eq!((verify(store, &one).events, verify(store, &two).events), (6, 5));
 }
 
 /// A refused request changes nothing that can be read, and the others of its batch are written.

@@ -1,22 +1,23 @@
-//! One connection with one transaction on it: queries with one round trip each, or several in one.
+//! One connection with one transaction on it: queries with one round trip each, or several in one. A whole transaction can
+//! also be sent behind another one that is not answered yet.
 
-use super::link::Link;
+use super::link::{Connection, Link};
 use super::tls;
 use crate::runtime::drive;
-use deadpool_postgres::Object;
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::TenantName;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all, try_join_all};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, Row, Statement};
 
 pub type Param = Box<dyn ToSql + Sync + Send>;
 
@@ -49,12 +50,6 @@ pub struct Broken {
 impl Broken {
     pub fn lost(error: Error) -> Broken {
         Broken { error, by_data: false, again: false, lost: true, held: false }
-    }
-
-    /// A batch was planned for rows that have changed since.
-    pub fn outdated() -> Broken {
-        let error = Error::busy("store.outdated", "a conversation was changed by another process; try again");
-        Broken { error, by_data: false, again: true, lost: false, held: false }
     }
 }
 
@@ -128,16 +123,12 @@ fn opening(scope: Scope<'_>, mode: Mode) -> String {
 }
 
 pub struct Db {
-    /// Present until it is dropped.
-    client: Option<Object>,
-    runtime: Handle,
+    connection: Arc<Connection>,
     /// The command that begins the transaction, until the first statement takes it along.
     opening: RefCell<Option<String>>,
     patient: bool,
     /// The first failure of a query.
     broken: RefCell<Option<Broken>>,
-    /// The connection must not be used again: no answer came, or it leads to a server that is no primary any more.
-    lost: Cell<bool>,
     ended: Cell<bool>,
     /// Round trips so far.
     pub trips: Cell<u64>,
@@ -145,20 +136,19 @@ pub struct Db {
 
 impl Db {
     pub fn begin(link: &Link, scope: Scope<'_>, mode: Mode) -> Result<Db, Error> {
-        Ok(Db {
-            client: Some(link.connection()?),
-            runtime: link.runtime.clone(),
+        Ok(Db::begin_on(Arc::new(link.connection()?), scope, mode))
+    }
+
+    /// A transaction on a connection that others may use after it.
+    pub fn begin_on(connection: Arc<Connection>, scope: Scope<'_>, mode: Mode) -> Db {
+        Db {
+            connection,
             opening: RefCell::new(Some(opening(scope, mode))),
             patient: mode == Mode::Long,
             broken: RefCell::default(),
-            lost: Cell::new(false),
             ended: Cell::new(false),
             trips: Cell::new(0),
-        })
-    }
-
-    fn client(&self) -> &Object {
-        self.client.as_ref().expect("a connection is taken only when it is dropped")
+        }
     }
 
     pub fn broken(&self) -> Option<Broken> {
@@ -168,23 +158,17 @@ impl Db {
     /// Waits for the answers of one round trip.
     fn run<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
         self.trips.set(self.trips.get() + 1);
-        let _inside = self.runtime.enter();
-        let answer = if self.patient {
-            Ok(drive(work))
-        } else {
-            drive(async { tokio::time::timeout(ANSWER_TIMEOUT, work).await })
+        let _inside = self.connection.runtime.enter();
+        let answer = match self.patient {
+            true => drive(work).map_err(|error| explain(&error)),
+            false => drive(in_time(work)),
         };
         let broken = match answer {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => explain(&error),
-            Err(_) => {
-                let text =
-                    format!("PostgreSQL did not answer within {} s; try again", ANSWER_TIMEOUT.as_secs());
-                Broken::lost(unreachable(text))
-            }
+            Ok(value) => return Ok(value),
+            Err(broken) => broken,
         };
         if broken.lost {
-            self.lost.set(true);
+            self.connection.lose();
         }
         let error = broken.error.clone();
         self.broken.borrow_mut().get_or_insert(broken);
@@ -195,7 +179,7 @@ impl Db {
     async fn open(&self) -> Result<(), tokio_postgres::Error> {
         let opening = self.opening.borrow_mut().take();
         match opening {
-            Some(sql) => self.client().batch_execute(&sql).await,
+            Some(sql) => self.connection.batch_execute(&sql).await,
             None => Ok(()),
         }
     }
@@ -203,9 +187,9 @@ impl Db {
     /// One query, one round trip.
     pub fn query(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
         self.run(async {
-            let statement = self.client().prepare_cached(sql).await?;
+            let statement = self.connection.prepare_cached(sql).await?;
             // Each is sent when it is first polled, so in this order.
-            let (opened, rows) = futures_util::join!(self.open(), self.client().query(&statement, params));
+            let (opened, rows) = futures_util::join!(self.open(), self.connection.query(&statement, params));
             opened.and(rows)
         })
     }
@@ -216,8 +200,9 @@ impl Db {
 
     pub fn execute(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
         self.run(async {
-            let statement = self.client().prepare_cached(sql).await?;
-            let (opened, count) = futures_util::join!(self.open(), self.client().execute(&statement, params));
+            let statement = self.connection.prepare_cached(sql).await?;
+            let (opened, count) =
+                futures_util::join!(self.open(), self.connection.execute(&statement, params));
             opened.and(count)
         })
     }
@@ -225,7 +210,7 @@ impl Db {
     /// Plain commands.
     pub fn batch(&self, sql: &str) -> Result<(), Error> {
         self.run(async {
-            let (opened, done) = futures_util::join!(self.open(), self.client().batch_execute(sql));
+            let (opened, done) = futures_util::join!(self.open(), self.connection.batch_execute(sql));
             opened.and(done)
         })
     }
@@ -244,48 +229,141 @@ impl Db {
     /// Several statements in one round trip, with the end of the transaction if they are the last.
     pub fn together(&self, all: &[Pending], commit: bool) -> Result<Vec<Vec<Row>>, Error> {
         self.run(async {
-            let prepared = try_join_all(all.iter().map(|one| self.client().prepare_cached(one.sql))).await?;
-            let queries = async {
-                let mut rows = Vec::with_capacity(all.len());
-                let sent = prepared.iter().zip(all).map(|(statement, one)| async move {
-                    let params: Vec<&(dyn ToSql + Sync)> =
-                        one.params.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
-                    self.client().query(statement, &params).await
-                });
-                // Beyond thirty, `join_all` would not keep the order.
-                for answer in join_all(sent).await {
-                    rows.push(answer?);
-                }
-                Ok::<_, tokio_postgres::Error>(rows)
-            };
-            let end = async {
-                if !commit {
-                    return Ok(());
-                }
-                self.ended.set(true);
-                self.client().batch_execute("COMMIT").await
-            };
-            let (opened, rows, ended) = futures_util::join!(self.open(), queries, end);
-            opened?;
-            let rows = rows?;
-            ended?;
-            Ok(rows)
+            let prepared = prepare(&self.connection, all).await?;
+            self.ended.set(self.ended.get() || commit);
+            let opening = self.opening.borrow_mut().take();
+            send(&self.connection, opening.as_deref(), &prepared, all, commit).await
         })
+    }
+
+    /// Sends a whole transaction, and returns before it is answered. The server carries it out after what was sent before over
+    /// the same connection.
+    pub fn send_whole(self, all: Vec<Pending>) -> Result<Sent, Error> {
+        // Otherwise, the next transaction could overtake the statements that wait for this.
+        let prepared = self.run(prepare(&self.connection, &all))?;
+        self.ended.set(true);
+        let (connection, opening) = (self.connection.clone(), self.opening.borrow_mut().take());
+        let sending = async move {
+            in_time(send(&connection, opening.as_deref(), &prepared, &all, true)).await.map(drop)
+        };
+        let _inside = self.connection.runtime.enter();
+        let mut sent = Sent { connection: self.connection.clone(), answer: Answer::Awaited(sending.boxed()) };
+        sent.is_answered(Waker::noop());
+        Ok(sent)
+    }
+}
+
+/// The prepared form of each statement. It takes round trips only the first time on a connection.
+async fn prepare(client: &Connection, all: &[Pending]) -> Result<Vec<Statement>, tokio_postgres::Error> {
+    try_join_all(all.iter().map(|one| client.prepare_cached(one.sql))).await
+}
+
+/// Sends statements in one round trip, with the command that begins their transaction and with its end. All are sent when
+/// the future is first polled.
+async fn send(
+    client: &Client,
+    opening: Option<&str>,
+    prepared: &[Statement],
+    all: &[Pending],
+    commit: bool,
+) -> Result<Vec<Vec<Row>>, tokio_postgres::Error> {
+    let open = async {
+        match opening {
+            Some(sql) => client.batch_execute(sql).await,
+            None => Ok(()),
+        }
+    };
+    let queries = async {
+        let mut rows = Vec::with_capacity(all.len());
+        let sent = prepared.iter().zip(all).map(|(statement, one)| async move {
+            let params: Vec<&(dyn ToSql + Sync)> =
+                one.params.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
+            client.query(statement, &params).await
+        });
+        // Beyond thirty, `join_all` would not keep the order.
+        for answer in join_all(sent).await {
+            rows.push(answer?);
+        }
+        Ok::<_, tokio_postgres::Error>(rows)
+    };
+    let end = async {
+        match commit {
+            true => client.batch_execute("COMMIT").await,
+            false => Ok(()),
+        }
+    };
+    let (opened, rows, ended) = futures_util::join!(open, queries, end);
+    opened?;
+    let rows = rows?;
+    ended?;
+    Ok(rows)
+}
+
+/// The answer, if it comes in time.
+async fn in_time<T>(work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Broken> {
+    match tokio::time::timeout(ANSWER_TIMEOUT, work).await {
+        Ok(answer) => answer.map_err(|error| explain(&error)),
+        Err(_) => {
+            let text = format!("PostgreSQL did not answer within {} s; try again", ANSWER_TIMEOUT.as_secs());
+            Err(Broken::lost(unreachable(text)))
+        }
+    }
+}
+
+/// A transaction that was sent whole.
+pub struct Sent {
+    connection: Arc<Connection>,
+    answer: Answer,
+}
+
+enum Answer {
+    Awaited(BoxFuture<'static, Result<(), Broken>>),
+    Known(Result<(), Broken>),
+}
+
+impl Sent {
+    /// Whether the answer is there. If not, the waker is woken once it is.
+    pub fn is_answered(&mut self, waker: &Waker) -> bool {
+        let Answer::Awaited(answer) = &mut self.answer else { return true };
+        let _inside = self.connection.runtime.enter();
+        match answer.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(answer) => {
+                self.answer = Answer::Known(answer);
+                true
+            }
+            Poll::Pending => false,
+        }
+    }
+
+    /// The answer. On a connection that was lost, none is waited for.
+    pub fn wait(mut self) -> Result<(), Broken> {
+        let is_answered = self.is_answered(Waker::noop());
+        let answer = match self.answer {
+            Answer::Known(answer) => answer,
+            Answer::Awaited(_) if self.connection.is_lost() && !is_answered => {
+                Err(Broken::lost(unreachable("the connection to PostgreSQL was lost; try again".into())))
+            }
+            Answer::Awaited(answer) => {
+                let _inside = self.connection.runtime.enter();
+                drive(answer)
+            }
+        };
+        if answer.as_ref().is_err_and(|broken| broken.lost) {
+            self.connection.lose();
+        }
+        answer
     }
 }
 
 /// Ends the transaction without waiting for the answer: the next user's statements queue up behind it.
 impl Drop for Db {
     fn drop(&mut self) {
-        let Some(client) = self.client.take() else { return };
-        let _inside = self.runtime.enter();
-        if self.lost.get() {
-            drop(Object::take(client));
-        } else if self.opening.borrow().is_none() && !self.ended.get() {
-            let client: &Client = &client;
-            let sent = pin!(client.batch_execute("ROLLBACK"));
-            let _ = sent.poll(&mut Context::from_waker(Waker::noop()));
+        if self.connection.is_lost() || self.opening.borrow().is_some() || self.ended.get() {
+            return;
         }
+        let _inside = self.connection.runtime.enter();
+        let sent = pin!(self.connection.batch_execute("ROLLBACK"));
+        let _ = sent.poll(&mut Context::from_waker(Waker::noop()));
     }
 }
 

@@ -6,18 +6,21 @@
 use super::db::explain;
 use super::tls::Encryption;
 use crate::runtime::{Runtime as Thread, drive};
-use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    Connect, Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod, Runtime,
+};
 use everturn_core::Error;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_ok};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres::{Client, Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// A pool of connections and the thread that serves them.
@@ -115,7 +118,7 @@ fn config(url: &str, mode: SslMode) -> Result<Config, Error> {
 }
 
 /// A connection, encrypted where the settings want it.
-type Encrypted = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+type Encrypted = tokio_postgres::Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
 /// The hosts of a URL.
 pub struct Hosts {
@@ -177,6 +180,8 @@ impl Link {
         let pool = Pool::builder(manager)
             .max_size(connections)
             .runtime(Runtime::Tokio1)
+            // A session that was used a moment ago has its memory in the processor's cache.
+            .queue_mode(QueueMode::Lifo)
             .wait_timeout(Some(WAIT))
             .create_timeout(Some(WAIT))
             .build()
@@ -187,11 +192,11 @@ impl Link {
         Ok(Link { pool: Some(pool), hosts, assets, runtime, _thread: thread })
     }
 
-    pub fn connection(&self) -> Result<Object, Error> {
+    pub fn connection(&self) -> Result<Connection, Error> {
         // Opening a connection starts a task, and waiting for one starts a timer.
         let _inside = self.runtime.enter();
         let pool = self.pool.as_ref().ok_or_else(|| Error::internal("store.pool", "the store is closed"))?;
-        drive(pool.get()).map_err(|e| match e {
+        let client = drive(pool.get()).map_err(|e| match e {
             PoolError::Backend(error) => explain(&error).error,
             PoolError::Timeout(_) => Error::busy(
                 "store.unreachable",
@@ -203,7 +208,45 @@ impl Link {
             other => {
                 Error::busy("store.unreachable", format!("cannot connect to PostgreSQL ({other}); try again"))
             }
-        })
+        })?;
+        Ok(Connection { client: Some(client), runtime: self.runtime.clone(), lost: AtomicBool::new(false) })
+    }
+}
+
+/// A connection of the pool. It returns there when it is dropped, unless it was lost.
+pub struct Connection {
+    /// Present until it is dropped.
+    client: Option<Object>,
+    pub runtime: Handle,
+    lost: AtomicBool,
+}
+
+impl Connection {
+    /// Notes that it must not be used again: no answer came, or it leads to a server that is no primary any more.
+    pub fn lose(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::SeqCst)
+    }
+}
+
+impl Deref for Connection {
+    type Target = deadpool_postgres::ClientWrapper;
+
+    fn deref(&self) -> &Self::Target {
+        self.client.as_ref().expect("a connection is taken only when it is dropped")
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let _inside = self.runtime.enter();
+        let client = self.client.take();
+        if self.is_lost() {
+            client.into_iter().for_each(|client| drop(Object::take(client)));
+        }
     }
 }
 

@@ -24,7 +24,7 @@ mod tls;
 mod together;
 mod write;
 
-use crate::{Committed, Log, Unwritten};
+use crate::{Committed, Log, PendingCommit, Unwritten};
 use assets::LazyPlace;
 use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
@@ -34,13 +34,15 @@ use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::turn::join_chunks;
 use everturn_core::write::{Write, absent, absent_turn};
 use feed::Node;
-use link::Link;
+use link::{Connection, Link};
 use parking_lot::Mutex;
 use read::Lineage;
 use recall::{Claim, Embedding};
 use recent::{Known, Recent};
 use rows::signed;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 use together::Together;
@@ -69,6 +71,8 @@ pub struct Postgres {
     together: Together,
     /// Conversations as this process wrote them last.
     recent: Recent,
+    /// The connection on which batches are under way.
+    pipeline: Mutex<Weak<Connection>>,
     link: Link,
 }
 
@@ -111,7 +115,7 @@ impl Postgres {
         without_vectors: Option<String>,
     ) -> Postgres {
         let (claim, embedding, failed, indexes_looked_after) = Default::default();
-        let (marked, held, together, recent) = Default::default();
+        let (marked, held, together, recent, pipeline) = Default::default();
         Postgres {
             claim,
             embedding,
@@ -124,6 +128,7 @@ impl Postgres {
             held,
             together,
             recent,
+            pipeline,
             link,
         }
     }
@@ -144,9 +149,7 @@ impl Postgres {
 
     /// A transaction for a batch of the tenants in it.
     fn committing(&self, batch: &[Write], waits: bool) -> Result<Db, Broken> {
-        let tenants: BTreeSet<&TenantName> = batch.iter().map(|write| &write.key.tenant).collect();
-        let tenants: Vec<&TenantName> = tenants.into_iter().collect();
-        Db::begin(&self.link, Scope::Tenants(&tenants), Mode::Commit { waits }).map_err(Broken::lost)
+        Db::begin(&self.link, Scope::Tenants(&tenants(batch)), Mode::Commit { waits }).map_err(Broken::lost)
     }
 
     /// Work on the whole store that may take any time.
@@ -189,27 +192,51 @@ impl Postgres {
         self.end(&db, open, answers, sent)
     }
 
-    /// Writes appends in one round trip, planned for what is `known` of their conversations. If that is outdated, or something
-    /// has to be looked up, nothing is written; the batch is to be written in the other way then.
-    fn try_known(
-        &self,
-        batch: Vec<Write>,
-        known: HashMap<Key, Known>,
-        sent: &mut Option<Sent>,
-    ) -> Result<Answers, Broken> {
-        let db = self.committing(&batch, false)?;
-        let mut open = write::Batch::assuming(&db, &batch, self.node_number(), known);
+    /// Sends a batch of appends in one round trip, planned for what is known of their conversations. `None` if something has to
+    /// be read first, or a request would be refused, which may be wrong now: nothing was sent then.
+    fn send_known(&self, batch: &[Write]) -> Option<CommitUnderWay<'_>> {
+        if self.is_held(batch) {
+            return None;
+        }
+        let before = self.recent.of(batch)?;
+        let connection = self.pipeline()?;
+        let tenants = tenants(batch);
+        let db = Db::begin_on(connection, Scope::Tenants(&tenants), Mode::Commit { waits: false });
+        let mut open = write::Batch::assuming(&db, batch, self.node_number(), before.clone());
         let mut answers = Vec::with_capacity(batch.len());
-        let outdated = |broken: Broken| if broken.lost || broken.held { broken } else { Broken::outdated() };
         for request in batch {
-            let answer = open.write(request).map_err(outdated)?;
-            // A refusal may be wrong now, and so may what was looked up without a lock.
-            if answer.is_err() || !open.is_unsent() {
-                return Err(Broken::outdated());
+            let answer = open.write(request.clone()).ok().filter(Result::is_ok)?;
+            if !open.is_unsent() {
+                return None;
             }
             answers.push(answer);
         }
-        self.end(&db, open, answers, sent).map_err(outdated)
+        let proof = open.proof(&answers);
+        let statements = open.into_statements(&self.recent).ok()?;
+        let began = Instant::now();
+        let mut commit =
+            CommitUnderWay { store: self, batch: Vec::new(), answers, proof, before, sent: None, began };
+        match db.send_whole(statements) {
+            Ok(sent) => commit.sent = Some(sent),
+            Err(_) => {
+                commit.forget();
+                return None;
+            }
+        }
+        Some(commit)
+    }
+
+    /// The connection on which batches are under way, or another one.
+    fn pipeline(&self) -> Option<Arc<Connection>> {
+        let mut pipeline = self.pipeline.lock();
+        match pipeline.upgrade() {
+            Some(connection) => (!connection.is_lost() && !connection.is_closed()).then_some(connection),
+            None => {
+                let connection = Arc::new(self.link.connection().ok()?);
+                *pipeline = Arc::downgrade(&connection);
+                Some(connection)
+            }
+        }
     }
 
     /// Sends the end of a batch, with the commit.
@@ -241,12 +268,139 @@ impl Postgres {
 }
 
 impl Postgres {
+    /// Writes a batch, reading what it needs first. `sent` is the outcome of an attempt whose connection broke while it was
+    /// committed.
+    fn write(
+        &self,
+        batch: Vec<Write>,
+        mut sent: Option<Sent>,
+        mut locks: Locks,
+        began: Instant,
+    ) -> Vec<Result<Committed, Unwritten>> {
+        let (count, mut tries) = (batch.len(), 0);
+        // A batch that was sent whole, and not answered, may be written for as long as no other attempt succeeds.
+        let is_under_way = sent.is_some();
+        let error = loop {
+            if sent.is_some() {
+                // An earlier attempt may still be on its way, with the locks.
+                locks = Locks::Wait;
+            }
+            match self.try_commit(batch.clone(), &mut sent, locks) {
+                Ok(answers) => {
+                    if answers.iter().flatten().any(|committed| !committed.repeated) {
+                        self.node.iter().for_each(Node::committed);
+                    }
+                    return answered(answers, batch);
+                }
+                // One request fails the whole batch: retry each by itself.
+                Err(broken) if broken.by_data && count > 1 => {
+                    let alone = batch.into_iter().flat_map(|request| self.commit(vec![request]));
+                    return alone.map(|answer| answer.map_err(Unwritten::from)).collect();
+                }
+                Err(broken) if broken.held && locks == Locks::Soon => locks = Locks::Free,
+                Err(broken) if (broken.again || broken.held) && tries < TRIES => tries += 1,
+                Err(broken) if broken.lost && began.elapsed() < OUTAGE => thread::sleep(OUTAGE_PAUSE),
+                Err(broken) => break broken.error,
+            }
+        };
+        let error = if sent.is_some() || is_under_way { unknown(&error) } else { error };
+        answered(vec![Err(error); count], batch)
+    }
+
+    /// Whether another process kept a conversation locked when it was last to be written.
+    fn is_held(&self, batch: &[Write]) -> bool {
+        let held = self.held.lock();
+        batch.iter().any(|write| held.contains(&write.key))
+    }
+
     /// Remembers the conversations that were not free, for which the next batch does not wait.
     fn remember_held(&self, batch: &write::Batch<'_>) {
         let mut held = self.held.lock();
         held.retain(|key| !batch.has_locked(key));
         held.extend(batch.held().cloned());
     }
+}
+
+fn tenants(batch: &[Write]) -> Vec<&TenantName> {
+    let tenants: BTreeSet<&TenantName> = batch.iter().map(|write| &write.key.tenant).collect();
+    tenants.into_iter().collect()
+}
+
+/// A batch that was sent whole.
+struct CommitUnderWay<'a> {
+    store: &'a Postgres,
+    batch: Vec<Write>,
+    answers: Answers,
+    proof: Proof,
+    /// Its conversations as they were known before it.
+    before: HashMap<Key, Known>,
+    sent: Option<db::Sent>,
+    began: Instant,
+}
+
+impl CommitUnderWay<'_> {
+    /// Its conversations are not as it would have left them. What is remembered is never trusted, so it does no harm where
+    /// a later batch has changed them.
+    fn forget(&mut self) {
+        for (key, known) in self.before.drain() {
+            self.store.recent.remember(key, known);
+        }
+    }
+}
+
+impl PendingCommit for CommitUnderWay<'_> {
+    fn is_done(&mut self, waker: &Waker) -> bool {
+        self.sent.as_mut().is_none_or(|sent| sent.is_answered(waker))
+    }
+
+    fn finish(mut self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {
+        let Some(broken) = self.sent.take().and_then(|sent| sent.wait().err()) else {
+            self.store.node.iter().for_each(Node::committed);
+            return answered(self.answers, self.batch);
+        };
+        self.forget();
+        let CommitUnderWay { store, batch, answers, proof, began, .. } = *self;
+        if broken.lost {
+            if began.elapsed() >= OUTAGE {
+                return answered(vec![Err(unknown(&broken.error)); batch.len()], batch);
+            }
+            thread::sleep(OUTAGE_PAUSE);
+            return store.write(batch, Some((proof, answers)), Locks::Wait, began);
+        }
+        let locks = if broken.held { Locks::Free } else { Locks::Soon };
+        let (later, now): (Vec<_>, Vec<_>) =
+            batch.into_iter().enumerate().partition(|(_, write)| waiting.contains(&write.key));
+        let (places, now): (Vec<usize>, Vec<Write>) = now.into_iter().unzip();
+        let mut all: Vec<_> = places.into_iter().zip(store.write(now, None, locks, began)).collect();
+        all.extend(later.into_iter().map(|(nth, write)| (nth, Err(held(write)))));
+        all.sort_by_key(|(nth, _)| *nth);
+        all.into_iter().map(|(_, answer)| answer).collect()
+    }
+}
+
+/// The error for a commit that was not answered.
+fn unknown(error: &Error) -> Error {
+    Error::busy(
+        "commit.unknown",
+        format!(
+            "{}. The commit was not answered, so it is unknown whether this was written: repeat it with the same \
+             idempotency key, or read the conversation first",
+            error.text().trim_end_matches("; try again")
+        ),
+    )
+}
+
+fn held(write: Write) -> Unwritten {
+    Unwritten { error: db::held_error(), held: Some(Box::new(write)) }
+}
+
+fn answered(answers: Answers, batch: Vec<Write>) -> Vec<Result<Committed, Unwritten>> {
+    let unwritten = |error: Error, write| match error.is(code::HELD) {
+        true => held(write),
+        false => Unwritten::from(error),
+    };
+    let both = answers.into_iter().zip(batch);
+    both.map(|(answer, write)| answer.map_err(|error| unwritten(error, write))).collect()
 }
 
 /// Attitude to locks that are not free.
@@ -286,66 +440,20 @@ impl Log for Postgres {
     }
 
     fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Unwritten>> {
-        let (count, began) = (batch.len(), Instant::now());
-        let answered = |answers: Answers, batch: Vec<Write>| -> Vec<Result<Committed, Unwritten>> {
-            let unwritten = |error: Error, write| {
-                let held = error.is(code::HELD).then(|| Box::new(write));
-                Unwritten { error, held }
-            };
-            let both = answers.into_iter().zip(batch);
-            both.map(|(answer, write)| answer.map_err(|error| unwritten(error, write))).collect()
-        };
-        let (mut tries, mut sent) = (0, None);
-        // A batch that was sent whole, and not answered, may be written for as long as no other attempt succeeds.
-        let mut is_under_way = false;
-        let mut locks = match self.held.lock() {
-            held if batch.iter().any(|write| held.contains(&write.key)) => Locks::Free,
-            _ => Locks::Soon,
-        };
-        let mut known = self.recent.of(&batch).filter(|_| locks == Locks::Soon);
-        let error = loop {
-            if sent.is_some() {
-                // An earlier attempt may still be on its way, with the locks.
-                locks = Locks::Wait;
+        match self.begin_commit(batch) {
+            Ok(commit) => commit.finish(&HashSet::new()),
+            Err(batch) => {
+                let locks = if self.is_held(&batch) { Locks::Free } else { Locks::Soon };
+                self.write(batch, None, locks, Instant::now())
             }
-            let written = match known.take() {
-                Some(known) => {
-                    let written = self.try_known(batch.clone(), known, &mut sent);
-                    is_under_way = sent.is_some();
-                    written
-                }
-                None => self.try_commit(batch.clone(), &mut sent, locks),
-            };
-            match written {
-                Ok(answers) => {
-                    if answers.iter().flatten().any(|committed| !committed.repeated) {
-                        self.node.iter().for_each(Node::committed);
-                    }
-                    return answered(answers, batch);
-                }
-                // One request fails the whole batch: retry each by itself.
-                Err(broken) if broken.by_data && count > 1 => {
-                    let alone = batch.into_iter().flat_map(|request| self.commit(vec![request]));
-                    return alone.map(|answer| answer.map_err(Unwritten::from)).collect();
-                }
-                Err(broken) if broken.held && locks == Locks::Soon => locks = Locks::Free,
-                Err(broken) if (broken.again || broken.held) && tries < TRIES => tries += 1,
-                Err(broken) if broken.lost && began.elapsed() < OUTAGE => thread::sleep(OUTAGE_PAUSE),
-                Err(broken) => break broken.error,
-            }
-        };
-        let error = match sent {
-            None if !is_under_way => error,
-            _ => Error::busy(
-                "commit.unknown",
-                format!(
-                    "{}. The commit was not answered, so it is unknown whether this was written: repeat it with the same \
-                     idempotency key, or read the conversation first",
-                    error.text().trim_end_matches("; try again")
-                ),
-            ),
-        };
-        answered(vec![Err(error); count], batch)
+        }
+    }
+
+    fn begin_commit(&self, batch: Vec<Write>) -> Result<Box<dyn PendingCommit + '_>, Vec<Write>> {
+        match self.send_known(&batch) {
+            Some(commit) => Ok(Box::new(CommitUnderWay { batch, ..commit })),
+            None => Err(batch),
+        }
     }
 
     fn ready(&self) -> Result<(), Error> {

@@ -142,6 +142,15 @@ impl Buffer {
 
     /// Sends all pending rows in one round trip, with the end of the transaction if they are the last.
     pub fn flush(&mut self, db: &Db, commit: bool) -> Result<(), Error> {
+        let all = self.statements()?;
+        if all.is_empty() && !commit {
+            return Ok(());
+        }
+        db.together(&all, commit).map(drop)
+    }
+
+    /// The statements that write all pending rows.
+    fn statements(&mut self) -> Result<Vec<Pending>, Error> {
         let Buffer {
             node,
             first,
@@ -371,13 +380,8 @@ impl Buffer {
                 ],
             });
         }
-        if all.is_empty() && !commit {
-            self.sent = sent;
-            return Ok(());
-        }
-        db.together(&all, commit)?;
         self.sent = sent;
-        Ok(())
+        Ok(all)
     }
 }
 
@@ -688,8 +692,21 @@ impl<'a> Batch<'a> {
 
     /// Writes the rest and commits, in one round trip, and remembers what was written.
     pub fn commit(self, recent: &Recent) -> Result<(), Error> {
+        self.buffer.borrow_mut().flush(self.db, true)?;
+        self.remember(recent);
+        Ok(())
+    }
+
+    /// The statements of a whole batch, which is remembered as if it were written.
+    pub fn into_statements(self, recent: &Recent) -> Result<Vec<Pending>, Error> {
+        let all = self.buffer.borrow_mut().statements()?;
+        self.remember(recent);
+        Ok(all)
+    }
+
+    /// Remembers what was written.
+    fn remember(self, recent: &Recent) {
         let mut buffer = self.buffer.into_inner();
-        buffer.flush(self.db, true)?;
         for (key, found) in self.known {
             let written =
                 found.and_then(|(no, conversation)| Some((no, conversation, buffer.sent.remove(&no)?)));
@@ -701,7 +718,6 @@ impl<'a> Batch<'a> {
                 None => recent.forget(&key),
             }
         }
-        Ok(())
     }
 
     /// Whether nothing has been sent yet.
@@ -767,7 +783,7 @@ impl<'a> Batch<'a> {
             }
             Plan::Remember(requests) => {
                 let (no, conversation) = there(existing)?;
-                requests.into_iter().for_each(|request| self.remember(&key, no, request));
+                requests.into_iter().for_each(|request| self.remember_request(&key, no, request));
                 Ok(Committed::new(conversation, Vec::new()))
             }
             Plan::Delete(deletion) => {
@@ -783,7 +799,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn remember(&mut self, key: &Key, no: i64, request: AnsweredRequest) {
+    fn remember_request(&mut self, key: &Key, no: i64, request: AnsweredRequest) {
         let scope = if request.creation { 0 } else { no };
         let name = (key.tenant.to_string(), scope, request.key.clone().into_bytes());
         self.requests.insert(name, (no, request.fingerprint, request.first_seq, request.last_seq));
@@ -820,7 +836,7 @@ impl<'a> Batch<'a> {
         }
         self.known.insert(key.clone(), Some((no, conversation.clone())));
         if let Some(request) = request {
-            self.remember(key, no, request);
+            self.remember_request(key, no, request);
         }
         let mut committed = Committed::new(conversation, events);
         if let Some(erasure) = erasure {

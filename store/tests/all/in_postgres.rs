@@ -1,6 +1,7 @@
 //! The promises on a real PostgreSQL server, and what only a store with several writers has. `./test postgres`
 //! starts the server and names it in `EVERTURN_TEST_POSTGRES`; without it the tests say that they are skipped.
 
+mod ahead;
 mod outages;
 mod sharing;
 

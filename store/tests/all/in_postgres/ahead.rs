@@ -1,0 +1,129 @@
+//! Batches that are sent while others are under way.
+
+use super::open;
+use everturn_core::id::Key;
+use everturn_core::write::Write;
+use everturn_store::conformance::{Database, Maker, addition, append, create};
+use everturn_store::postgres::Postgres;
+use everturn_store::{CheckedLog, Committed, Log, PendingCommit, Unwritten};
+use std::collections::HashSet;
+use std::thread;
+
+type Answers = Vec<Result<Committed, Unwritten>>;
+
+/// A conversation that the store wrote last, with two turns: the next is event 4.
+fn known(store: &Postgres, m: &Maker) -> Key {
+    let key = m.key();
+    create(store, &key, vec![m.created()]);
+    append(store, &key, vec![m.say("one")]);
+    append(store, &key, vec![m.say("two")]);
+    key
+}
+
+fn says(m: &Maker, keys: &[&Key]) -> Vec<Write> {
+    keys.iter().map(|key| addition(key, vec![m.say("more")])).collect()
+}
+
+#[track_caller]
+fn begin<'a>(store: &'a Postgres, batch: Vec<Write>) -> Box<dyn PendingCommit + 'a> {
+    store.begin_commit(batch).unwrap_or_else(|_| panic!("the batch was not sent ahead"))
+}
+
+/// The place of the one event of each request; 0 for one that came back.
+fn seqs(answers: &Answers) -> Vec<u64> {
+    let seq = |answer: &Result<Committed, Unwritten>| match answer {
+        Ok(committed) => committed.events[0].seq,
+        Err(unwritten) if unwritten.held.is_some() => 0,
+        Err(unwritten) => panic!("{:?}", unwritten.error),
+    };
+    answers.iter().map(seq).collect()
+}
+
+/// Each event is there once, in a chain that verifies.
+#[track_caller]
+fn assert_chained(store: &Postgres, key: &Key, count: usize) {
+    let events = store.events(key, 0, 1000).unwrap();
+    assert_eq!(events.len(), count);
+    assert!(events.windows(2).all(|two| two[1].prev == two[0].hash));
+    let ids: HashSet<_> = events.iter().map(|event| event.id).collect();
+    assert_eq!(ids.len(), count);
+}
+
+/// A batch is planned for what those under way will leave. If another process has written a conversation meanwhile, each
+/// is written again, in its order.
+#[test]
+fn batches_behind_one_that_failed_are_written_in_their_order() {
+    let Some(database) = Database::new() else { return };
+    let (here, there, m) = (open(&database), open(&database), Maker::default());
+    let (key, other) = (known(&here, &m), known(&here, &m));
+    append(&there, &key, vec![m.say("theirs")]);
+    let first = begin(&here, says(&m, &[&key, &other]));
+    let second = begin(&here, says(&m, &[&key]));
+    let third = begin(&here, says(&m, &[&other, &other]));
+    let none = HashSet::new();
+    assert_eq!(seqs(&first.finish(&none)), [5, 4]);
+    assert_eq!(seqs(&second.finish(&none)), [6]);
+    assert_eq!(seqs(&third.finish(&none)), [5, 6]);
+    assert_chained(&there, &key, 6);
+    assert_chained(&there, &other, 6);
+}
+
+/// A conversation that another process keeps locked is put aside, with all that follows about it; the others go on.
+#[test]
+fn what_follows_a_request_that_is_put_aside_is_put_aside() {
+    let Some(database) = Database::new() else { return };
+    let (store, m) = (open(&database), Maker::default());
+    let (key, other) = (known(&store, &m), known(&store, &m));
+    let id: String = key.id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hold = format!(
+        "BEGIN; SET LOCAL everturn.tenants = '*'; SELECT 1 FROM conversation_rows WHERE id = '\\x{id}' FOR UPDATE;
+         SELECT pg_sleep(2); COMMIT"
+    );
+    let is_held = "SELECT 1 / count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(2)%' AND wait_event = 'PgSleep'
+         AND pid <> pg_backend_pid()";
+    let second = thread::scope(|threads| {
+        threads.spawn(|| database.run(&hold).unwrap());
+        while database.run(is_held).is_err() {}
+        let first = begin(&store, says(&m, &[&key, &other]));
+        let second = begin(&store, says(&m, &[&key, &other, &key]));
+        assert_eq!(seqs(&first.finish(&HashSet::new())), [0, 4]);
+        second
+    });
+    // The lock is free now, but the earlier request is not written yet.
+    let answers = second.finish(&HashSet::from([key.clone()]));
+    assert_eq!(seqs(&answers), [0, 5, 0]);
+    let held = answers.into_iter().filter_map(|answer| answer.err()?.held).map(|write| *write);
+    assert!(store.commit(held.collect()).iter().all(Result::is_ok));
+    assert_chained(&store, &key, 5);
+    assert_chained(&store, &other, 5);
+}
+
+/// The connection breaks while batches are under way: whatever was answered is there, and nothing is there twice.
+#[test]
+fn a_connection_that_breaks_loses_and_repeats_nothing() {
+    let Some(database) = Database::new() else { return };
+    let (store, m) = (open(&database), Maker::default());
+    let keys = [known(&store, &m), known(&store, &m)];
+    let (one, two) = (&keys[0], &keys[1]);
+    let mut next = 4;
+    for _ in 0..20 {
+        // Each begins with a whole connection.
+        append(&store, one, vec![m.say("again")]);
+        append(&store, two, vec![m.say("again")]);
+        let first = begin(&store, says(&m, &[one, two]));
+        let second = begin(&store, says(&m, &[two, one, two]));
+        let (first, second) = thread::scope(|threads| {
+            let cutting = threads.spawn(|| database.cut());
+            let answers = (first.finish(&HashSet::new()), second.finish(&HashSet::new()));
+            cutting.join().unwrap();
+            answers
+        });
+        assert_eq!(seqs(&first), [next + 1, next + 1]);
+        assert_eq!(seqs(&second), [next + 2, next + 2, next + 3]);
+        // One turn more in each round, so that both are equally long again.
+        append(&store, one, vec![m.say("again")]);
+        next += 4;
+    }
+    assert_chained(&store, one, next as usize - 1);
+    assert_chained(&store, two, next as usize - 1);
+}
