@@ -67,12 +67,15 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(page::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))
-        .layer(axum::middleware::from_fn(openai::error::convert_errors))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), observe::observe))
-        .layer(cors(&app.config))
-        .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)))
-        .layer(tower_http::catch_panic::CatchPanicLayer::custom(problem::panicked))
+        // As one layer: each one alone would box the request and the routes below it once more.
+        .layer((
+            tower_http::catch_panic::CatchPanicLayer::custom(problem::panicked),
+            CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)),
+            cors(&app.config),
+            axum::middleware::from_fn_with_state(app.clone(), observe::observe),
+            axum::middleware::from_fn(openai::error::convert_errors),
+            axum::middleware::from_fn_with_state(app.clone(), access::authenticate),
+        ))
         .with_state(app)
 }
 
