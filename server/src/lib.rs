@@ -58,7 +58,7 @@ use tower_http::compression::predicate::{DefaultPredicate, Predicate};
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
-        .nest("/api/v1", rest::routes())
+        .merge(rest::routes())
         .merge(rest::health::routes())
         .merge(metrics::routes())
         .merge(openapi::routes())
