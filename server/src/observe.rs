@@ -67,12 +67,13 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
         span.record("error.type", code);
         metrics::counter!("everturn_errors_total", "code" => code).increment(1);
     }
-    let labels = [
-        ("method", method.to_string()),
-        ("route", route.to_string()),
-        ("status", status.as_u16().to_string()),
-    ];
-    metrics::histogram!("everturn_http_request_seconds", &labels).record(took);
+    let seconds = metrics::histogram!(
+        "everturn_http_request_seconds",
+        "method" => method,
+        "route" => route.to_string(),
+        "status" => status.as_u16().to_string(),
+    );
+    seconds.record(took);
     span.in_scope(|| log(method, route, &response, code, took));
     response
 }
