@@ -3,9 +3,8 @@
 
 use crate::app::App;
 use crate::problem::Code;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::StatusCode;
-use axum::middleware::Next;
 use axum::response::Response;
 use everturn_core::id::TenantName;
 use std::sync::Arc;
@@ -23,7 +22,11 @@ pub struct CalledBy {
     pub key: Option<Arc<str>>,
 }
 
-pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub async fn observe<F: Future<Output = Response>>(
+    app: &App,
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let began = Instant::now();
     let method = match request.method().as_str() {
         "GET" => "GET",
@@ -55,7 +58,7 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
         span.record("url.full", request.uri().to_string());
     }
     app.store.note_request();
-    let response = next.run(request).instrument(span.clone()).await;
+    let response = answer(request).instrument(span.clone()).await;
     app.store.note_request();
     let (status, took) = (response.status(), began.elapsed());
     span.record("http.response.status_code", status.as_u16());
