@@ -75,7 +75,10 @@ impl TurnInput {
             ("tool_call_id", self.tool_call_id),
         ];
         let says_something = fields[1].1.as_ref().is_some_and(begins_with_text);
-        let mut said = String::new();
+        // Room for all of it, so that nothing is copied while the text grows.
+        let sizes =
+            fields.iter().filter_map(|(name, value)| Some(name.len() + value.as_ref()?.get().len() + 5));
+        let mut said = String::with_capacity(sizes.sum());
         for (name, value) in &fields {
             let Some(value) = value else { continue };
             let before = if said.is_empty() { "{\"" } else { ",\"" };

@@ -516,9 +516,13 @@ impl Conversation {
 
     /// The budget policy, with its recovery.
     pub fn limits(&self) -> crate::budget::Policy {
+        self.budget_as_given().with_recovery(self.compaction().auto)
+    }
+
+    /// The budget policy without a default for its recovery, which depends on another policy: enough to compare sizes.
+    pub(crate) fn budget_as_given(&self) -> crate::budget::Policy {
         let raw = self.policy.get("budget");
-        let policy = raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default();
-        policy.with_recovery(self.compaction().auto)
+        raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default()
     }
 
     /// Seconds after which a tool call without a result is given up.

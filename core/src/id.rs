@@ -53,11 +53,13 @@ macro_rules! id {
 
             fn from_str(text: &str) -> Result<Self, Error> {
                 text.strip_prefix($prefix)
-                    .and_then(|rest| Ulid::from_string(rest).ok())
-                    .map(Self)
-                    // An id has one spelling only, so that it can be compared as text; the decoder accepts
-                    // several.
-                    .filter(|id| id.to_string() == text)
+                    .and_then(|rest| {
+                        let id = Ulid::from_string(rest).ok()?;
+                        // An id has one spelling only, so that it can be compared as text; the decoder accepts
+                        // several.
+                        let is_own = id.array_to_str(&mut [0; ulid::ULID_LEN]) == rest;
+                        is_own.then_some(Self(id))
+                    })
                     .ok_or_else(|| {
                         Error::invalid(
                             "id.malformed",

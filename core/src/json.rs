@@ -431,7 +431,7 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
             let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
             // Checking the run as a whole is many times faster than byte by byte; the exact position is only
             // computed for the error.
-            if rest[..plain].iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+            if rest[..plain].iter().fold(u8::MAX, |least, byte| least.min(*byte)) < 0x20 {
                 self.at += rest.iter().position(|byte| *byte < 0x20).unwrap_or_default();
                 return Err(self.wrong("a control character in a string must be escaped"));
             }

@@ -79,6 +79,9 @@ pub(crate) fn fields<'a, const N: usize>(value: &'a Value, names: [&str; N]) -> 
     found
 }
 
+/// Beginning of most messages.
+const ROLE_IN_FRONT: &str = "{\"role\":\"";
+
 /// The role of a message of any shape.
 pub fn role(message: &Value) -> Result<Role, Error> {
     let [role, kind] = fields(message, ["role", "type"]);
@@ -88,16 +91,12 @@ pub fn role(message: &Value) -> Result<Role, Error> {
 /// Like [`role`], given the message's `role` and `type` fields.
 pub(crate) fn role_of(role: Option<&Value>, kind: Option<&Value>) -> Result<Role, Error> {
     if let Some(role) = role {
-        return match role.as_str() {
-            Some("user") => Ok(Role::User),
-            Some("assistant" | "model") => Ok(Role::Assistant),
-            Some("system" | "developer") => Ok(Role::System),
-            Some("tool" | "tool_result" | "function") => Ok(Role::Tool),
-            _ => Err(Error::invalid(
+        return role.as_str().and_then(role_named).ok_or_else(|| {
+            Error::invalid(
                 "message.role_unknown",
                 format!("role {} is not user, assistant, system or tool", crate::id::clip(&role.to_string())),
-            )),
-        };
+            )
+        });
     }
     match kind.and_then(Value::as_str) {
         Some("reasoning") => Ok(Role::Assistant),
@@ -110,11 +109,27 @@ pub(crate) fn role_of(role: Option<&Value>, kind: Option<&Value>) -> Result<Role
     }
 }
 
+fn role_named(name: &str) -> Option<Role> {
+    match name {
+        "user" => Some(Role::User),
+        "assistant" | "model" => Some(Role::Assistant),
+        "system" | "developer" => Some(Role::System),
+        "tool" | "tool_result" | "function" => Some(Role::Tool),
+        _ => None,
+    }
+}
+
+/// The role of a message whose text begins with it, as most do. They need not be parsed for it.
+pub fn role_in_front(message: &str) -> Option<Role> {
+    let (name, _) = message.strip_prefix(ROLE_IN_FRONT)?.split_once('"')?;
+    role_named(name)
+}
+
 /// A message without a role, with that of its turn in front. `None` if it names one, or needs none: what an item of a
 /// provider is, its type says.
 pub fn in_role(message: &str, role: Role) -> Option<String> {
     // Most begin so, and are not looked into.
-    if message.starts_with("{\"role\":\"") {
+    if message.starts_with(ROLE_IN_FRONT) {
         return None;
     }
     let rest = message.trim_start().strip_prefix('{')?;

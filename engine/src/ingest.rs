@@ -169,7 +169,11 @@ impl Shared {
             }
             _ => self.extract(&redacted)?,
         };
-        let role = match (message::role(&speaker(&stored)), &place) {
+        let role = match message::role_in_front(&stored) {
+            Some(role) => Ok(role),
+            None => message::role(&speaker(&stored)),
+        };
+        let role = match (role, &place) {
             (
                 Err(error),
                 DraftKind::End(_, role, ..) | DraftKind::Said(role) | DraftKind::Copied(role, _),
@@ -235,7 +239,8 @@ impl Shared {
             _ => reason,
         });
         let mut body = TurnBody {
-            message: Some(Raw::new(stored)?),
+            // `Draft::check` below looks at all of it.
+            message: Some(Raw::joined(stored)?),
             tokens: turn.tokens,
             model: turn.model,
             adapter: turn.adapter,

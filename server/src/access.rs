@@ -20,7 +20,7 @@ use crate::observe::CalledBy;
 use crate::problem::Problem;
 use crate::socket::{self, OverSocket};
 use axum::body::HttpBody;
-use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Request};
 use axum::http::header::{AUTHORIZATION, HeaderMap};
 use axum::http::request::Parts;
 use axum::http::{Extensions, StatusCode};
@@ -248,13 +248,13 @@ fn peer(config: &Config, request: &Parts) -> IpAddr {
 }
 
 /// Authenticates a request and applies its limits; routes that need no caller continue without.
-pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub async fn authenticate(app: &App, request: Request, next: Next) -> Response {
     // Health checks need no key, and any host name is accepted.
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
         return next.run(request).await;
     }
     let (mut parts, body) = request.into_parts();
-    let caller = match app.access.caller(&app, &parts).await {
+    let caller = match app.access.caller(app, &parts).await {
         Ok(Some(caller)) => caller,
         Ok(None) => return next.run(Request::from_parts(parts, body)).await,
         Err(problem) => return problem.into_response(),
@@ -274,7 +274,7 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
     let (credential, uri, lane) = (caller.credential, parts.uri.clone(), caller.lane.clone());
     parts.extensions.insert(caller);
     let response = lane.run(next.run(Request::from_parts(parts, body))).await;
-    let mut response = match lease::is_stream(&response).then(|| app.access.lease(&app, credential)).flatten()
+    let mut response = match lease::is_stream(&response).then(|| app.access.lease(app, credential)).flatten()
     {
         Some(lease) => lease.end_with(response, uri.path()),
         None => response,

@@ -50,7 +50,10 @@ pub use settings::Settings;
 pub use telemetry::{Telemetry, Telling};
 
 use axum::Router;
+use axum::extract::{Request, State};
 use axum::http::{Extensions, HeaderMap, StatusCode, Version};
+use axum::middleware::Next;
+use axum::response::Response;
 use std::sync::Arc;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{DefaultPredicate, Predicate};
@@ -58,7 +61,7 @@ use tower_http::compression::predicate::{DefaultPredicate, Predicate};
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
-        .nest("/api/v1", rest::routes())
+        .merge(rest::routes())
         .merge(rest::health::routes())
         .merge(metrics::routes())
         .merge(openapi::routes())
@@ -67,13 +70,21 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(page::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))
-        .layer(axum::middleware::from_fn(openai::error::convert_errors))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), observe::observe))
-        .layer(cors(&app.config))
-        .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)))
-        .layer(tower_http::catch_panic::CatchPanicLayer::custom(problem::panicked))
+        // As one layer: each one alone would box the request and the routes below it once more.
+        .layer((
+            tower_http::catch_panic::CatchPanicLayer::custom(problem::panicked),
+            CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)),
+            cors(&app.config),
+            axum::middleware::from_fn_with_state(app.clone(), answer),
+        ))
         .with_state(app)
+}
+
+/// Answers a request, measured and authenticated. One function, for the same reason.
+async fn answer(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let authenticated = |request| access::authenticate(&app, request, next);
+    let converted = |request| openai::error::convert_errors(request, authenticated);
+    observe::observe(&app, request, converted).await
 }
 
 /// Other origins whose pages may send requests: none, unless they are configured.

@@ -3,9 +3,8 @@
 
 use crate::app::App;
 use crate::problem::Code;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::StatusCode;
-use axum::middleware::Next;
 use axum::response::Response;
 use everturn_core::id::TenantName;
 use std::sync::Arc;
@@ -23,7 +22,11 @@ pub struct CalledBy {
     pub key: Option<Arc<str>>,
 }
 
-pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub async fn observe<F: Future<Output = Response>>(
+    app: &App,
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let began = Instant::now();
     let method = match request.method().as_str() {
         "GET" => "GET",
@@ -55,7 +58,7 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
         span.record("url.full", request.uri().to_string());
     }
     app.store.note_request();
-    let response = next.run(request).instrument(span.clone()).await;
+    let response = answer(request).instrument(span.clone()).await;
     app.store.note_request();
     let (status, took) = (response.status(), began.elapsed());
     span.record("http.response.status_code", status.as_u16());
@@ -67,12 +70,13 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
         span.record("error.type", code);
         metrics::counter!("everturn_errors_total", "code" => code).increment(1);
     }
-    let labels = [
-        ("method", method.to_string()),
-        ("route", route.to_string()),
-        ("status", status.as_u16().to_string()),
-    ];
-    metrics::histogram!("everturn_http_request_seconds", &labels).record(took);
+    let seconds = metrics::histogram!(
+        "everturn_http_request_seconds",
+        "method" => method,
+        "route" => route.to_string(),
+        "status" => status.as_u16().to_string(),
+    );
+    seconds.record(took);
     span.in_scope(|| log(method, route, &response, code, took));
     response
 }

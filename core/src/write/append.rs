@@ -154,7 +154,7 @@ pub fn has_room_for(conversation: &Conversation, events: usize) -> bool {
 /// Whether an append certainly fits, without counting the view. Counts superseded turns, and as many events as can be in
 /// force since before its start, which costs nothing and settles nearly every append.
 pub fn surely_fits(conversation: &Conversation, incoming: Usage) -> bool {
-    let (limits, roughly) = (conversation.limits(), usage(conversation, 0));
+    let (limits, roughly) = (conversation.budget_as_given(), usage(conversation, 0));
     let events = conversation.head.seq.min(roughly.events + EVENTS_IN_FORCE_MAX);
     limits.max_bytes.is_none() && limits.exceeded(&Usage { events, ..roughly }.plus(incoming)).is_none()
 }
@@ -163,9 +163,12 @@ pub fn surely_fits(conversation: &Conversation, incoming: Usage) -> bool {
 /// makes room under the other policies: concurrent appends may exceed the limit by their number until the next
 /// one makes room.
 fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Lookup) -> Result<(), Error> {
-    let policy = conversation.limits();
     // Counting superseded turns too costs nothing and settles nearly every append.
-    if !policy.rejects() || policy.exceeded(&usage(conversation, 0)).is_none() {
+    if conversation.budget_as_given().exceeded(&usage(conversation, 0)).is_none() {
+        return Ok(());
+    }
+    let policy = conversation.limits();
+    if !policy.rejects() {
         return Ok(());
     }
     let start = conversation.view_start().0;

@@ -102,11 +102,12 @@ impl ConversationHandle {
         if drafts.len() > BATCH_EVENTS_MAX {
             return Ok(Vec::new());
         }
-        let policy = conversation.limits();
-        let incoming = incoming(drafts, policy.max_bytes.is_some());
-        if write::surely_fits(conversation, incoming) {
+        // Where bytes are limited, nothing fits for sure.
+        if write::surely_fits(conversation, incoming(drafts, false)) {
             return Ok(Vec::new());
         }
+        let policy = conversation.limits();
+        let incoming = incoming(drafts, policy.max_bytes.is_some());
         if policy.exceeded(&self.counted(conversation, &policy)?.plus(incoming)).is_none() {
             return Ok(Vec::new());
         }

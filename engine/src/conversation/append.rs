@@ -94,26 +94,28 @@ impl Append {
         }
     }
 
-    /// Prepares it for a conversation as it was a moment ago. If that is outdated when it is written, because of another
-    /// process, it is prepared once more.
+    /// Prepares it for a conversation as it was a moment ago, with room for the turns. If that is outdated when it is
+    /// written, because of another process, it is prepared once more.
     fn submit_to(self, recent: Arc<Conversation>) -> Commit<Appended> {
         let shared = self.conversation.shared().clone();
         let again = (!shared.journal.alone).then(|| self.clone());
         let prepared_for = again.is_some().then(|| recent.clone());
         let again = again.map(|append| -> PrepareAgain { Box::new(|| append.read_and_prepare()) });
-        let prepared = self.prepare(Ok(recent), prepared_for);
+        let room = Some(self.turns.len());
+        let prepared = self.prepare(Ok(recent), prepared_for, room);
         appended(prepared.and_then(|(write, uploads)| shared.submit_prepared(write, uploads, again)))
     }
 
     fn read_and_prepare(self) -> Result<Prepared, Error> {
         let conversation = self.conversation.shared().journal.conversation(self.conversation.key());
-        self.prepare(conversation, None)
+        self.prepare(conversation, None, None)
     }
 
     fn prepare(
         self,
         conversation: Result<Arc<Conversation>, Error>,
         prepared_for: Option<Arc<Conversation>>,
+        room: Option<usize>,
     ) -> Result<Prepared, Error> {
         let request = match &self.options.idempotency_key {
             Some(_) => Raw::of(&self.turns).map(|raw| Some(Hash::of(raw.get().as_bytes()))),
@@ -124,7 +126,7 @@ impl Append {
             let mut turns = self.turns.into_iter();
             turns.try_for_each(|turn| shared.ingest(conversation, turn, DraftKind::Whole, ingested))
         };
-        self.conversation.prepare_turns(conversation, prepared_for, self.options, request, fill)
+        self.conversation.prepare_turns(conversation, prepared_for, room, self.options, request, fill)
     }
 }
 
@@ -171,14 +173,17 @@ impl ConversationHandle {
         request: Result<Option<Hash>, Error>,
         fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
     ) -> Result<Submitted, Error> {
-        let (write, uploads) = self.prepare_turns(conversation, None, options, request, fill)?;
+        let (write, uploads) = self.prepare_turns(conversation, None, None, options, request, fill)?;
         self.shared().submit(write, uploads)
     }
 
+    /// Turns, with the events that belong to them, as a request to the writer. `room` is the number of events for which the
+    /// conversation certainly has room, if known.
     fn prepare_turns(
         &self,
         conversation: Result<Arc<Conversation>, Error>,
         prepared_for: Option<Arc<Conversation>>,
+        room: Option<usize>,
         options: AppendOptions,
         request: Result<Option<Hash>, Error>,
         fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
@@ -188,8 +193,10 @@ impl ConversationHandle {
             let idempotency = idempotency(self.tenant.caller(), options.idempotency_key, request?)?;
             let conversation = conversation?;
             fill(&conversation, &mut ingested)?;
-            let room = self.make_room(&conversation, &ingested.drafts, "append")?;
-            ingested.drafts.splice(..0, room);
+            if room.is_none_or(|room| ingested.drafts.len() > room) {
+                let made = self.make_room(&conversation, &ingested.drafts, "append")?;
+                ingested.drafts.splice(..0, made);
+            }
             let drafts = std::mem::take(&mut ingested.drafts);
             let expected_seq = options.expected_seq;
             let mut action = Action::Append { drafts, expected_seq, prepared_for, idempotency };

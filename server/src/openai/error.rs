@@ -5,7 +5,6 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::error::code;
@@ -85,13 +84,16 @@ impl IntoResponse for Refused {
 struct Param(Option<Cow<'static, str>>);
 
 /// Converts every error under `/v1` to the body that the client expects, including those of [`crate::access`].
-pub async fn convert_errors(request: Request, next: Next) -> Response {
+pub async fn convert_errors<F: Future<Output = Response>>(
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let path = request.uri().path();
     if !path.starts_with("/v1/") {
-        return next.run(request).await;
+        return answer(request).await;
     }
     let anthropic = path.starts_with("/v1/messages");
-    let response = next.run(request).await;
+    let response = answer(request).await;
     let problem = HeaderValue::from_static("application/problem+json");
     if response.headers().get(CONTENT_TYPE) != Some(&problem) {
         return response;
@@ -202,25 +204,19 @@ pub fn last_frame(path: &str, problem: &Problem) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::Router;
-    use axum::routing::get;
-    use tower::ServiceExt;
 
     /// Refusals before the routes have their own format; under `/v1` they are converted to the client's.
     #[tokio::test]
     async fn refusals_at_the_door_are_dressed_as_well() {
-        let door = |request: Request, _: Next| async move {
-            match request.uri().path() {
+        let door = |request: Request| async move {
+            let problem = match request.uri().path() {
                 path if path.ends_with("busy") => {
                     Problem::later("access.rate", std::time::Duration::from_secs(7), "rate".into())
                 }
                 _ => Problem::unauthorized("this needs a key"),
-            }
+            };
+            problem.into_response()
         };
-        let router = Router::new()
-            .route("/", get(|| async {}))
-            .layer(axum::middleware::from_fn(door))
-            .layer(axum::middleware::from_fn(convert_errors));
         for (path, status, pointer, word) in [
             ("/v1/models", 401, "/error/code", "invalid_api_key"),
             ("/v1/busy", 429, "/error/code", "rate_limit_exceeded"),
@@ -229,7 +225,7 @@ mod tests {
             ("/api/v1/busy", 429, "/code", "access.rate"),
         ] {
             let request = Request::builder().uri(path).body(Body::empty()).unwrap();
-            let response = router.clone().oneshot(request).await.unwrap();
+            let response = convert_errors(request, door).await;
             assert_eq!(response.status().as_u16(), status, "{path}");
             assert_eq!(response.headers().contains_key("retry-after"), status == 429);
             let bytes = axum::body::to_bytes(response.into_body(), ERROR_BYTES_MAX).await.unwrap();

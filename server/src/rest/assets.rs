@@ -1,6 +1,6 @@
 //! Assets: large or non-text payloads and their descriptors.
 
-use super::operations;
+use super::{at, operations};
 use crate::access::Writer;
 use crate::app::{App, blocking, large_thread};
 use crate::headers::{IfNoneMatch, etag, text};
@@ -31,7 +31,9 @@ use std::sync::Arc;
 
 /// `/assets`, as far as bytes are sent.
 pub fn routes() -> Router<Arc<App>> {
-    Router::new().route("/assets", post(add_asset)).route("/assets/{asset}/content", get(get_asset_content))
+    Router::new()
+        .route(&at("/assets"), post(add_asset))
+        .route(&at("/assets/{asset}/content"), get(get_asset_content))
 }
 
 /// Target of a new asset.
@@ -63,7 +65,7 @@ async fn add_asset(
     };
     let asset = blocking(add).await?;
     drop(thread);
-    let location = format!("/api/v1/assets/{}", asset.id);
+    let location = at(&format!("/assets/{}", asset.id));
     Ok((StatusCode::CREATED, [(LOCATION, location)], axum::Json(asset)).into_response())
 }
 

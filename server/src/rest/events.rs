@@ -1,6 +1,6 @@
 //! The log itself and the changes of a tenant's conversations: in pages, or live.
 
-use super::operations;
+use super::{at, operations};
 use crate::app::{self, App};
 use crate::headers;
 use crate::lanes::{self, Charge, Lane};
@@ -25,8 +25,8 @@ use tokio::task::JoinHandle;
 /// `/conversations/{conversation}/events` and `/events`.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route(ListEvents::ABOUT.path, get(list_events))
-        .route(ListChanges::ABOUT.path, get(list_changes))
+        .route(&at(ListEvents::ABOUT.path), get(list_events))
+        .route(&at(ListChanges::ABOUT.path), get(list_changes))
 }
 
 async fn list_events(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {

@@ -1,6 +1,6 @@
 //! Model replies, whole or streamed.
 
-use super::operations;
+use super::{at, operations};
 use crate::app::App;
 use crate::problem::Problem;
 use crate::sse::{self, Frames, frame};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// `/conversations/{conversation}/generate`.
 pub fn routes() -> Router<Arc<App>> {
-    Router::new().route(Generate::ABOUT.path, post(generate))
+    Router::new().route(&at(Generate::ABOUT.path), post(generate))
 }
 
 async fn generate(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {

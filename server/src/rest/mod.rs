@@ -14,11 +14,19 @@ use crate::app::App;
 use axum::Router;
 use std::sync::Arc;
 
-/// Everything under `/api/v1`.
+/// Path of the API. Routes contain it: a nested router would take every request's address apart to remove it.
+const ROOT: &str = "/api/v1";
+
+/// Everything under [`ROOT`].
 pub fn routes() -> Router<Arc<App>> {
     operations::routes()
         .merge(events::routes())
         .merge(generations::routes())
         .merge(assets::routes())
         .merge(transfer::routes())
+}
+
+/// A path of the API, as routes have it.
+fn at(path: &str) -> String {
+    format!("{ROOT}{path}")
 }

@@ -1,5 +1,6 @@
 //! The operations of the table, each at its route.
 
+use super::{ROOT, at};
 use crate::access::allowed;
 use crate::app::{App, blocking, elsewhere, replying};
 use crate::headers::{IfNoneMatch, etag, if_match, text};
@@ -35,7 +36,7 @@ pub fn routes() -> Router<Arc<App>> {
                 Method::Delete => MethodFilter::DELETE,
             };
             let handler = move |State(app): State<Arc<App>>, request| answer(row, app, request);
-            router.route(path, on(method, handler))
+            router.route(&at(path), on(method, handler))
         })
     })
 }
@@ -47,7 +48,8 @@ fn paths(about: &About) -> impl Iterator<Item = &'static str> {
 /// Answers a request for an operation.
 pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Result<Response, Problem> {
     let caller = allowed(request.extensions(), row.about.role)?.clone();
-    let path = request.uri().path().to_string();
+    let path = request.uri().path();
+    let path = path.strip_prefix(ROOT).unwrap_or(path).to_string();
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
     let asked = ParsedRequest::new(&row.about, request, &app).await?;
     if let Some((conversation, seq)) = asked.seen {
@@ -225,7 +227,7 @@ fn response(known: Option<IfNoneMatch>, reply: Reply, charge: Option<Charge>) ->
             .headers_mut()
             .extend(etag(tag).into_iter().filter_map(|(name, tag)| Some((name, tag.parse().ok()?))));
     }
-    if let Some(location) = reply.location.and_then(|path| format!("/api/v1{path}").parse().ok()) {
+    if let Some(location) = reply.location.and_then(|path| at(&path).parse().ok()) {
         response.headers_mut().insert(LOCATION, location);
     }
     if let Some(charge) = charge {

@@ -1,6 +1,6 @@
 //! Import and export of conversations as files.
 
-use super::operations;
+use super::{at, operations};
 use crate::access::{Caller, Reader, Writer};
 use crate::app::{App, blocking, large_thread};
 use crate::json::{Path, Query, stalled};
@@ -25,9 +25,9 @@ use std::sync::Arc;
 /// `/conversations/{conversation}/transcript` and `export`, and `/import`.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/conversations/{conversation}/transcript", get(get_transcript))
-        .route(Export::ABOUT.path, get(export))
-        .route("/import", post(import))
+        .route(&at("/conversations/{conversation}/transcript"), get(get_transcript))
+        .route(&at(Export::ABOUT.path), get(export))
+        .route(&at("/import"), post(import))
 }
 
 /// A query without parameters.
