@@ -47,16 +47,17 @@ fn paths(about: &About) -> impl Iterator<Item = &'static str> {
 
 /// Answers a request for an operation.
 pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Result<Response, Problem> {
-    let caller = allowed(request.extensions(), row.about.role)?.clone();
+    let is_quick = row.about.work == Work::Quick;
+    let threads = if is_quick { Threads::Elsewhere(elsewhere) } else { Threads::Here };
+    let asker = allowed(request.extensions(), row.about.role)?.asker(threads);
     let path = request.uri().path();
     let path = path.strip_prefix(ROOT).unwrap_or(path).to_string();
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
     let asked = ParsedRequest::new(&row.about, request, &app).await?;
     if let Some((conversation, seq)) = asked.seen {
-        catch_up(&app, &caller.scope, conversation, seq).await?;
+        catch_up(&app, &asker.tenant, conversation, seq).await?;
     }
-    let answered = if row.about.work == Work::Quick {
-        let asker = caller.asker(Threads::Elsewhere(elsewhere));
+    let answered = if is_quick {
         let operation = match asked.body.len() > SMALL_BYTES {
             // It takes milliseconds, and other connections of this thread would wait.
             true => blocking(move || asked.read(&row.about, row.read)).await,
@@ -67,7 +68,6 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
             Err(error) => Err(error),
         }
     } else {
-        let asker = caller.asker(Threads::Here);
         replying(row.about.work, move || wait(asked.read(&row.about, row.read)?.run(asker, path))).await
     };
     match answered {
