@@ -335,7 +335,8 @@ impl Sent {
         }
     }
 
-    /// The answer. On a connection that was lost, none is waited for.
+    /// The answer; after a failure, once what was sent behind it is answered too. On a connection that was lost, none is
+    /// waited for.
     pub fn wait(mut self) -> Result<(), Broken> {
         let is_answered = self.is_answered(Waker::noop());
         let answer = match self.answer {
@@ -348,7 +349,13 @@ impl Sent {
                 drive(answer)
             }
         };
-        if answer.as_ref().is_err_and(|broken| broken.lost) {
+        let Err(broken) = &answer else { return Ok(()) };
+        // What was sent behind it has ended once this is answered, and holds no locks any more.
+        let is_lost = broken.lost || {
+            let _inside = self.connection.runtime.enter();
+            drive(in_time(self.connection.batch_execute(""))).is_err_and(|broken| broken.lost)
+        };
+        if is_lost {
             self.connection.lose();
         }
         answer

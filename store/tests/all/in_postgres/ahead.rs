@@ -77,9 +77,9 @@ fn what_follows_a_request_that_is_put_aside_is_put_aside() {
     let id: String = key.id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let hold = format!(
         "BEGIN; SET LOCAL everturn.tenants = '*'; SELECT 1 FROM conversation_rows WHERE id = '\\x{id}' FOR UPDATE;
-         SELECT pg_sleep(2); COMMIT"
+         SELECT pg_sleep(4); COMMIT"
     );
-    let is_held = "SELECT 1 / count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(2)%' AND wait_event = 'PgSleep'
+    let is_held = "SELECT 1 / count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(4)%' AND wait_event = 'PgSleep'
          AND pid <> pg_backend_pid()";
     let second = thread::scope(|threads| {
         threads.spawn(|| database.run(&hold).unwrap());
