@@ -14,7 +14,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::write::{Learned, Write, absent, absent_turn};
 use everturn_store::{
     AssetIndex, ChangedConversation, CheckedIndex, CheckedLog, Committed, ConversationIndex,
-    ConversationQuery, Divergence, FoldCache, Log, Maintenance, PendingCommit, Problem, Provenance,
+    ConversationQuery, Divergence, FoldCache, Log, Maintenance, PendingCommit, Problem, Progress, Provenance,
     StoredTurn, TenantUsage, TurnIndex, TurnQuery, Unwritten, WrittenPage,
 };
 use parking_lot::{Condvar, Mutex};
@@ -159,8 +159,8 @@ impl Log for Unexpired {
         self.noted(self.log.commit_free(batch))
     }
 
-    fn begin_commit(&self, batch: Vec<Write>) -> Result<Box<dyn PendingCommit + '_>, Vec<Write>> {
-        Ok(Box::new(Noting { commit: self.log.begin_commit(batch)?, unexpired: self }))
+    fn begin_commit(&self, batch: Vec<Write>) -> Box<dyn PendingCommit + '_> {
+        Box::new(Noting { commit: self.log.begin_commit(batch), unexpired: self })
     }
 
     fn settle(&self) -> Result<(), Error> {
@@ -192,8 +192,8 @@ struct Noting<'a> {
 }
 
 impl PendingCommit for Noting<'_> {
-    fn is_done(&mut self, waker: &Waker) -> bool {
-        self.commit.is_done(waker)
+    fn progress(&mut self, waker: &Waker) -> Progress {
+        self.commit.progress(waker)
     }
 
     fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {

@@ -8,13 +8,13 @@ use everturn_core::error::code;
 use everturn_core::id::Key;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
-use everturn_store::{Committed, PendingCommit, Unwritten};
+use everturn_store::{Committed, PendingCommit, Progress, Unwritten};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashSet, VecDeque};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -180,17 +180,6 @@ impl Queue {
         self.waiting().held.iter().map(|job| job.write.key.clone()).collect()
     }
 
-    /// Jobs of a batch that need not wait behind others that were put aside since it was taken; those that do join them.
-    fn not_held(&self, batch: Vec<Job>) -> Vec<Job> {
-        let held = self.held();
-        let (later, now): (Vec<Job>, Vec<Job>) =
-            batch.into_iter().partition(|job| held.contains(&job.write.key));
-        if !later.is_empty() {
-            self.hold(later);
-        }
-        now
-    }
-
     /// Puts jobs aside, to be tried again in a moment.
     fn hold(&self, jobs: Vec<Job>) {
         let mut waiting = self.waiting();
@@ -200,12 +189,13 @@ impl Queue {
         self.nudge();
     }
 
-    /// Waits until this many jobs are queued, or until the commit may be done. Returns whether there are as many jobs.
-    fn wait_for(&self, enough: usize, commit: &mut dyn PendingCommit, waker: &Waker) -> bool {
+    /// Waits until this many jobs are queued, or until the commit is no longer under way.
+    fn wait_for(&self, enough: usize, commit: &mut dyn PendingCommit, waker: &Waker) -> Progress {
         loop {
             self.waiting().rung = false;
-            if commit.is_done(waker) {
-                return false;
+            match commit.progress(waker) {
+                Progress::UnderWay => {}
+                ended => return ended,
             }
             let mut waiting = self.waiting();
             waiting.enough = enough;
@@ -215,7 +205,7 @@ impl Queue {
             }
             (waiting.asleep, waiting.enough) = (false, 0);
             if waiting.jobs.len() >= enough {
-                return true;
+                return Progress::UnderWay;
             }
         }
     }
@@ -290,9 +280,12 @@ fn settle(journal: &Journal) {
 /// switches; with many callers, the others' requests go along, and later ones are left to the writer thread.
 fn lead(journal: &Arc<Journal>) {
     let queue = &journal.queue;
-    // The current writer checks the queue once more when it is done.
-    let Some(writing) = queue.writing.try_lock() else { return };
-    write(journal, queue.take());
+    // The current writer checks the queue once more when it is done; a batch ahead may be large enough now.
+    let Some(writing) = queue.writing.try_lock() else { return queue.nudge() };
+    let batch = queue.take();
+    if !batch.is_empty() {
+        UnderWay::begin(journal, batch).finish(journal);
+    }
     drop(writing);
     if !queue.waiting().jobs.is_empty() {
         queue.nudge();
@@ -352,17 +345,18 @@ impl Drop for Preparing {
     }
 }
 
-/// Wakes the writer thread when a batch is done.
-struct Bell(Arc<Journal>);
+/// Wakes the writer thread when a batch is answered.
+struct Bell(Weak<Journal>);
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        self.0.queue.waiting().rung = true;
-        self.0.queue.changed.notify_all();
+        let Some(journal) = self.0.upgrade() else { return };
+        journal.queue.waiting().rung = true;
+        journal.queue.changed.notify_all();
     }
 }
 
-/// A batch under way, and its callers.
+/// A batch that was begun, and its callers.
 struct UnderWay<'a> {
     commit: Box<dyn PendingCommit + 'a>,
     callers: Vec<Caller>,
@@ -372,66 +366,56 @@ struct UnderWay<'a> {
 /// Writes what is queued. If the store takes batches ahead, goes on until nothing is queued any more; otherwise one batch.
 fn write_ahead(journal: &Arc<Journal>) {
     let queue = &journal.queue;
-    let waker = Waker::from(Arc::new(Bell(journal.clone())));
+    let waker = Waker::from(Arc::new(Bell(Arc::downgrade(journal))));
     let mut under_way: VecDeque<UnderWay<'_>> = VecDeque::new();
     loop {
         let is_full = under_way.len() >= UNDER_WAY_MAX;
-        let wants_more = match under_way.front_mut() {
-            None => true,
+        let mut done = None;
+        if let Some(first) = under_way.front_mut() {
             // A larger batch costs less for each request: the next one waits until it is as large as this one.
-            Some(first) => {
-                let enough = if is_full { usize::MAX } else { first.callers.len() };
-                queue.wait_for(enough, &mut *first.commit, &waker)
+            let enough = if is_full { usize::MAX } else { first.callers.len() };
+            match queue.wait_for(enough, &mut *first.commit, &waker) {
+                Progress::UnderWay => {}
+                Progress::Written => done = under_way.pop_front(),
+                // Nothing is planned, and nothing put aside is taken up, until those behind it are written again as well.
+                Progress::NotWritten => {
+                    under_way.drain(..).for_each(|batch| batch.finish(journal));
+                    continue;
+                }
             }
-        };
-        let done = if wants_more { None } else { under_way.pop_front() };
+        }
         // The next batch is sent before the callers of this one are answered, so that the database does not wait for them.
         let batch = queue.take();
-        let sent = (!batch.is_empty()).then(|| begin(journal, batch));
+        let begun = (!batch.is_empty()).then(|| UnderWay::begin(journal, batch));
         if let Some(done) = done {
             done.finish(journal);
         }
-        match sent {
+        match begun {
+            Some(mut begun) => {
+                let is_sent = begun.commit.progress(Waker::noop()) != Progress::NotWritten;
+                under_way.push_back(begun);
+                if !is_sent {
+                    return under_way.drain(..).for_each(|batch| batch.finish(journal));
+                }
+            }
             None if under_way.is_empty() => return,
             None => {}
-            Some(Ok(sent)) => under_way.push_back(sent),
-            Some(Err(batch)) => {
-                under_way.drain(..).for_each(|sent| sent.finish(journal));
-                write(journal, queue.not_held(batch));
-                return;
-            }
-        }
-    }
-}
-
-/// Begins a batch, or returns it if the store does not take it ahead.
-fn begin(journal: &Arc<Journal>, batch: Vec<Job>) -> Result<UnderWay<'_>, Vec<Job>> {
-    let began = Instant::now();
-    let (writes, callers) = batch.into_iter().map(Job::split).unzip();
-    match journal.log.begin_commit(writes) {
-        Ok(commit) => Ok(UnderWay { commit, callers, began }),
-        Err(writes) => {
-            Err(writes.into_iter().zip(callers).map(|(write, caller)| caller.with(write)).collect())
         }
     }
 }
 
 impl UnderWay<'_> {
+    fn begin(journal: &Arc<Journal>, batch: Vec<Job>) -> UnderWay<'_> {
+        let began = Instant::now();
+        let (writes, callers) = batch.into_iter().map(Job::split).unzip();
+        UnderWay { commit: journal.log.begin_commit(writes), callers, began }
+    }
+
     /// Waits for the end of the batch, and answers its callers.
     fn finish(self, journal: &Arc<Journal>) {
         let answers = self.commit.finish(&journal.queue.held());
         answer(journal, self.callers, answers, self.began);
     }
-}
-
-fn write(journal: &Arc<Journal>, batch: Vec<Job>) {
-    if batch.is_empty() {
-        return;
-    }
-    let began = Instant::now();
-    let (writes, callers) = batch.into_iter().map(Job::split).unzip();
-    let answers = journal.log.commit_free(writes);
-    answer(journal, callers, answers, began);
 }
 
 fn answer(

@@ -46,7 +46,7 @@ pub use index::{
     TurnQuery, Written, WrittenPage,
 };
 pub use keys::Keys;
-pub use log::{Committed, Log, PendingCommit, Unwritten};
+pub use log::{Committed, Log, PendingCommit, Progress, Unwritten};
 pub use search::{
     Behind, IndexChange, Proposal, Proposed, Recall, RecallIndex, Span, Unembedded, Unindexed, VectorSearch,
     WordSearch,

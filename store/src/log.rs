@@ -3,6 +3,7 @@
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
+use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::write::{EventAddress, EventRef, Write};
@@ -29,12 +30,12 @@ pub trait Log: Send + Sync {
         self.commit(batch).into_iter().map(|answer| answer.map_err(Unwritten::from)).collect()
     }
 
-    /// Like [`Log::commit_free`], and returns as soon as the batch is on its way, so that the next one can be prepared meanwhile.
-    /// Batches are carried out in the order in which they were begun; a later one sees the writes of those before it, and is
-    /// written again if one of them failed. Each is to be finished, in that order, before anything is committed in another
-    /// way. `Err` returns a batch that cannot be sent ahead; nothing was done for it.
-    fn begin_commit(&self, batch: Vec<Write>) -> Result<Box<dyn PendingCommit + '_>, Vec<Write>> {
-        Err(batch)
+    /// Begins a commit like [`Log::commit_free`]. Where the backend can, the batch is on its way when this returns, so that
+    /// the next one can be prepared meanwhile. Batches are carried out in the order in which they are begun, and a later one
+    /// sees the writes of those before it. Each is to be finished, in that order and before anything is committed in another
+    /// way; once one was not written, all of them before another is begun.
+    fn begin_commit(&self, batch: Vec<Write>) -> Box<dyn PendingCommit + '_> {
+        Box::new(Unsent { log: self, batch })
     }
 
     /// Called when no write is waiting: does work that commits deferred. Changes no answer.
@@ -66,14 +67,58 @@ pub trait Log: Send + Sync {
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error>;
 }
 
-/// A batch on its way.
-pub trait PendingCommit {
-    /// Whether [`PendingCommit::finish`] returns at once. If not, the waker is woken once it does.
-    fn is_done(&mut self, waker: &Waker) -> bool;
+/// State of a commit that was begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Not answered yet.
+    UnderWay,
+    /// Durable.
+    Written,
+    /// Not sent ahead, or not written: [`PendingCommit::finish`] writes it, which takes time.
+    NotWritten,
+}
 
-    /// Waits for the end, and returns the result of each request. If the batch has to be written again, requests about
+/// A commit that was begun.
+pub trait PendingCommit {
+    /// How far it is. The waker is woken once it is no longer under way.
+    fn progress(&mut self, waker: &Waker) -> Progress;
+
+    /// Waits for the end, and returns the result of each request. Of a batch that was not written, requests about
     /// conversations that are `waiting` are left out, and come back: earlier ones about them are to be written first.
     fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>>;
+}
+
+/// A batch of a backend that sends nothing ahead.
+struct Unsent<'a, L: ?Sized> {
+    log: &'a L,
+    batch: Vec<Write>,
+}
+
+impl<L: Log + ?Sized> PendingCommit for Unsent<'_, L> {
+    fn progress(&mut self, _: &Waker) -> Progress {
+        Progress::NotWritten
+    }
+
+    fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {
+        write_free(self.batch, waiting, |batch| self.log.commit_free(batch))
+    }
+}
+
+/// Writes the requests of a batch, but those about conversations that are `waiting`, which come back.
+pub(crate) fn write_free(
+    batch: Vec<Write>,
+    waiting: &HashSet<Key>,
+    write: impl FnOnce(Vec<Write>) -> Vec<Result<Committed, Unwritten>>,
+) -> Vec<Result<Committed, Unwritten>> {
+    let is_free: Vec<bool> = batch.iter().map(|request| !waiting.contains(&request.key)).collect();
+    if is_free.iter().all(|is_free| *is_free) {
+        return write(batch);
+    }
+    let (free, held): (Vec<Write>, Vec<Write>) =
+        batch.into_iter().partition(|request| !waiting.contains(&request.key));
+    let mut written = if free.is_empty() { Vec::new() } else { write(free) }.into_iter();
+    let mut held = held.into_iter().map(|request| Err(Unwritten::held(request)));
+    is_free.into_iter().filter_map(|is_free| if is_free { written.next() } else { held.next() }).collect()
 }
 
 /// A request that was not written.
@@ -83,6 +128,14 @@ pub struct Unwritten {
     pub error: Error,
     /// The request itself, if it was left out because another process holds its conversation.
     pub held: Option<Box<Write>>,
+}
+
+impl Unwritten {
+    /// A request that was left out.
+    pub(crate) fn held(request: Write) -> Unwritten {
+        let text = "another process holds this conversation, and nothing was written; try again";
+        Unwritten { error: Error::busy(code::HELD, text), held: Some(Box::new(request)) }
+    }
 }
 
 impl From<Error> for Unwritten {

@@ -12,11 +12,12 @@ use everturn::{
     Tenant, Update,
 };
 use everturn_core::access::KeyRole;
+use everturn_core::chain::Hash;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Status;
 use everturn_store::conformance::Database;
 use serde_json::json;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const STORE: &str = "EVERTURN_TEST_STORE";
@@ -354,6 +355,46 @@ fn a_hanging_process_holds_back_only_its_conversation() {
     });
     let said: Vec<String> = tenant.turns(busy).iter().filter_map(words).collect();
     assert_eq!(said, ["one", "two", "three"]);
+}
+
+/// Appends that were submitted without waiting keep their order in each conversation, also where batches that are under way
+/// together fail: because another process holds a conversation, or has written one of them.
+#[test]
+fn submitted_appends_keep_their_order_whatever_fails() {
+    let Some(database) = Database::new() else { return };
+    let (store, other) = (open(&database), open(&database));
+    let (tenant, theirs) = (store.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let ids: [_; 4] = std::array::from_fn(|_| tenant.begin());
+    let hold = |nth: usize| {
+        let id = ids[nth % 2].to_bytes();
+        let parts: [&[u8]; 3] = [b"conversation", b"acme", &id];
+        let Hash(hash) = Hash::of(&parts.join(&0xff));
+        let lock = i64::from_be_bytes(std::array::from_fn(|at| hash[at]));
+        database.run(&format!("BEGIN; SELECT pg_advisory_xact_lock({lock}); SELECT pg_sleep(0.8); COMMIT"))
+    };
+    let is_over = AtomicBool::new(false);
+    let mut commits: [Vec<_>; 4] = Default::default();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            (0..5).for_each(|nth| hold(nth).unwrap());
+            is_over.store(true, Ordering::SeqCst);
+        });
+        threads.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                theirs.say(ids[2], NewTurn::user("theirs"));
+            }
+        });
+        while !is_over.load(Ordering::SeqCst) {
+            for (id, commits) in ids.iter().zip(&mut commits) {
+                commits.push(tenant.conversation(*id).append(NewTurn::user("ours")).submit());
+            }
+            tenant.say(ids[3], NewTurn::user("waited for"));
+        }
+    });
+    for commits in commits {
+        let seqs: Vec<u64> = commits.into_iter().map(|commit| commit.wait().unwrap().turns[0].seq).collect();
+        assert!(seqs.is_sorted_by(|one, next| one < next), "{seqs:?}");
+    }
 }
 
 /// A private turn that is open on one node is absent on the other for those who may not see it.

@@ -90,19 +90,9 @@ pub fn batches_are_carried_out_in_the_order_in_which_they_were_begun(store: &dyn
         vec![once("repeated"), say(&two, "e"), say(&one, "f")],
         vec![say(&two, "g")],
     ];
-    let mut under_way = std::collections::VecDeque::new();
-    let mut answers = Vec::new();
-    for batch in batches {
-        match store.begin_commit(batch) {
-            Ok(commit) => under_way.push_back(commit),
-            Err(batch) => {
-                answers.extend(under_way.drain(..).flat_map(|commit| commit.finish(&Default::default())));
-                answers.extend(store.commit_free(batch));
-            }
-        }
-    }
-    answers.extend(under_way.drain(..).flat_map(|commit| commit.finish(&Default::default())));
-    let repeated: Vec<bool> = answers.into_iter().map(|answer| answer.expect("accepted").repeated).collect();
+    let begun: Vec<_> = batches.into_iter().map(|batch| store.begin_commit(batch)).collect();
+    let answers = begun.into_iter().flat_map(|commit| commit.finish(&Default::default()));
+    let repeated: Vec<bool> = answers.map(|answer| answer.expect("accepted").repeated).collect();
     assert_eq!(repeated, [false, false, false, false, true, false, false, false]);
     assert_eq!(texts(store, &one), ["first", "a", "c", "d", "f"]);
     assert_eq!(texts(store, &two), ["first", "b", "e", "g"]);

@@ -161,7 +161,7 @@ impl Db {
         let _inside = self.connection.runtime.enter();
         let answer = match self.patient {
             true => drive(work).map_err(|error| explain(&error)),
-            false => drive(in_time(work)),
+            false => drive(in_time(ANSWER_TIMEOUT, work)),
         };
         let broken = match answer {
             Ok(value) => return Ok(value),
@@ -237,18 +237,19 @@ impl Db {
     }
 
     /// Sends a whole transaction, and returns before it is answered. The server carries it out after what was sent before over
-    /// the same connection.
-    pub fn send_whole(self, all: Vec<Pending>) -> Result<Sent, Error> {
+    /// the same connection; behind a transaction that is under way, it has the time of that one as well.
+    pub fn send_whole(self, all: Vec<Pending>, is_behind: bool) -> Result<Sent, Error> {
         // Otherwise, the next transaction could overtake the statements that wait for this.
         let prepared = self.run(prepare(&self.connection, &all))?;
         self.ended.set(true);
         let (connection, opening) = (self.connection.clone(), self.opening.borrow_mut().take());
+        let patience = if is_behind { 2 * ANSWER_TIMEOUT } else { ANSWER_TIMEOUT };
         let sending = async move {
-            in_time(send(&connection, opening.as_deref(), &prepared, &all, true)).await.map(drop)
+            let sent = send(&connection, opening.as_deref(), &prepared, &all, true);
+            in_time(patience, sent).await.map(drop)
         };
-        let _inside = self.connection.runtime.enter();
         let mut sent = Sent { connection: self.connection.clone(), answer: Answer::Awaited(sending.boxed()) };
-        sent.is_answered(Waker::noop());
+        sent.answer(Waker::noop());
         Ok(sent)
     }
 }
@@ -300,11 +301,14 @@ async fn send(
 }
 
 /// The answer, if it comes in time.
-async fn in_time<T>(work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Broken> {
-    match tokio::time::timeout(ANSWER_TIMEOUT, work).await {
+async fn in_time<T>(
+    patience: Duration,
+    work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Broken> {
+    match tokio::time::timeout(patience, work).await {
         Ok(answer) => answer.map_err(|error| explain(&error)),
         Err(_) => {
-            let text = format!("PostgreSQL did not answer within {} s; try again", ANSWER_TIMEOUT.as_secs());
+            let text = format!("PostgreSQL did not answer within {} s; try again", patience.as_secs());
             Err(Broken::lost(unreachable(text)))
         }
     }
@@ -322,26 +326,27 @@ enum Answer {
 }
 
 impl Sent {
-    /// Whether the answer is there. If not, the waker is woken once it is.
-    pub fn is_answered(&mut self, waker: &Waker) -> bool {
-        let Answer::Awaited(answer) = &mut self.answer else { return true };
-        let _inside = self.connection.runtime.enter();
-        match answer.as_mut().poll(&mut Context::from_waker(waker)) {
-            Poll::Ready(answer) => {
+    /// The answer, if it is there. If not, the waker is woken once it is.
+    pub fn answer(&mut self, waker: &Waker) -> Option<&Result<(), Broken>> {
+        if let Answer::Awaited(answer) = &mut self.answer {
+            let _inside = self.connection.runtime.enter();
+            if let Poll::Ready(answer) = answer.as_mut().poll(&mut Context::from_waker(waker)) {
                 self.answer = Answer::Known(answer);
-                true
             }
-            Poll::Pending => false,
+        }
+        match &self.answer {
+            Answer::Awaited(_) => None,
+            Answer::Known(answer) => Some(answer),
         }
     }
 
     /// The answer; after a failure, once what was sent behind it is answered too. On a connection that was lost, none is
     /// waited for.
     pub fn wait(mut self) -> Result<(), Broken> {
-        let is_answered = self.is_answered(Waker::noop());
+        self.answer(Waker::noop());
         let answer = match self.answer {
             Answer::Known(answer) => answer,
-            Answer::Awaited(_) if self.connection.is_lost() && !is_answered => {
+            Answer::Awaited(_) if self.connection.is_lost() => {
                 Err(Broken::lost(unreachable("the connection to PostgreSQL was lost; try again".into())))
             }
             Answer::Awaited(answer) => {
@@ -353,7 +358,8 @@ impl Sent {
         // What was sent behind it has ended once this is answered, and holds no locks any more.
         let is_lost = broken.lost || {
             let _inside = self.connection.runtime.enter();
-            drive(in_time(self.connection.batch_execute(""))).is_err_and(|broken| broken.lost)
+            drive(in_time(2 * ANSWER_TIMEOUT, self.connection.batch_execute("")))
+                .is_err_and(|broken| broken.lost)
         };
         if is_lost {
             self.connection.lose();

@@ -24,7 +24,8 @@ mod tls;
 mod together;
 mod write;
 
-use crate::{Committed, Log, PendingCommit, Unwritten};
+use crate::log::write_free;
+use crate::{Committed, Log, PendingCommit, Progress, Unwritten};
 use assets::LazyPlace;
 use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
@@ -193,50 +194,47 @@ impl Postgres {
     }
 
     /// Sends a batch of appends in one round trip, planned for what is known of their conversations. `None` if something has to
-    /// be read first, or a request would be refused, which may be wrong now: nothing was sent then.
-    fn send_known(&self, batch: &[Write]) -> Option<CommitUnderWay<'_>> {
+    /// be read first, or a request would be refused, which may be wrong now. Then, and after an error, nothing was sent.
+    fn send_known(&self, batch: &[Write], began: Instant) -> Result<Option<CommitUnderWay<'_>>, Error> {
         if self.is_held(batch) {
-            return None;
+            return Ok(None);
         }
-        let before = self.recent.of(batch)?;
-        let connection = self.pipeline()?;
+        let Some(before) = self.recent.of(batch) else { return Ok(None) };
+        let (connection, is_behind) = self.pipeline()?;
+        if connection.is_lost() || connection.is_closed() {
+            return Ok(None);
+        }
         let tenants = tenants(batch);
         let db = Db::begin_on(connection, Scope::Tenants(&tenants), Mode::Commit { waits: false });
         let mut open = write::Batch::assuming(&db, batch, self.node_number(), before.clone());
         let mut answers = Vec::with_capacity(batch.len());
         for request in batch {
-            let answer = open.write(request.clone()).ok().filter(Result::is_ok)?;
-            if !open.is_unsent() {
-                return None;
+            match open.write(request.clone()) {
+                Ok(Ok(committed)) if open.is_unsent() => answers.push(Ok(committed)),
+                _ => return Ok(None),
             }
-            answers.push(answer);
         }
         let proof = open.proof(&answers);
-        let statements = open.into_statements(&self.recent).ok()?;
-        let began = Instant::now();
-        let mut commit =
-            CommitUnderWay { store: self, batch: Vec::new(), answers, proof, before, sent: None, began };
-        match db.send_whole(statements) {
-            Ok(sent) => commit.sent = Some(sent),
-            Err(_) => {
-                commit.forget();
-                return None;
-            }
-        }
-        Some(commit)
+        let statements = open.into_statements(&self.recent)?;
+        let sent = db.send_whole(statements, is_behind).inspect_err(|_| self.restore(&before))?;
+        let batch = Vec::new();
+        Ok(Some(CommitUnderWay { store: self, batch, answers, proof, before, sent, is_behind, began }))
     }
 
-    /// The connection on which batches are under way, or another one.
-    fn pipeline(&self) -> Option<Arc<Connection>> {
+    /// The connection on which batches are under way, or another one, and whether there are some.
+    fn pipeline(&self) -> Result<(Arc<Connection>, bool), Error> {
         let mut pipeline = self.pipeline.lock();
-        match pipeline.upgrade() {
-            Some(connection) => (!connection.is_lost() && !connection.is_closed()).then_some(connection),
-            None => {
-                let connection = Arc::new(self.link.connection().ok()?);
-                *pipeline = Arc::downgrade(&connection);
-                Some(connection)
-            }
+        if let Some(connection) = pipeline.upgrade() {
+            return Ok((connection, true));
         }
+        let connection = Arc::new(self.link.connection()?);
+        *pipeline = Arc::downgrade(&connection);
+        Ok((connection, false))
+    }
+
+    /// Remembers conversations as they were before a batch that was not written.
+    fn restore(&self, before: &HashMap<Key, Known>) {
+        before.iter().for_each(|(key, known)| self.recent.remember(key.clone(), known.clone()));
     }
 
     /// Sends the end of a batch, with the commit.
@@ -334,47 +332,66 @@ struct CommitUnderWay<'a> {
     proof: Proof,
     /// Its conversations as they were known before it.
     before: HashMap<Key, Known>,
-    sent: Option<db::Sent>,
+    sent: db::Sent,
+    /// Whether it was sent behind another.
+    is_behind: bool,
     began: Instant,
 }
 
-impl CommitUnderWay<'_> {
-    /// Its conversations are not as it would have left them. What is remembered is never trusted, so it does no harm where
-    /// a later batch has changed them.
-    fn forget(&mut self) {
-        for (key, known) in self.before.drain() {
-            self.store.recent.remember(key, known);
+impl PendingCommit for CommitUnderWay<'_> {
+    fn progress(&mut self, waker: &Waker) -> Progress {
+        match self.sent.answer(waker) {
+            None => Progress::UnderWay,
+            Some(Ok(())) => Progress::Written,
+            Some(Err(_)) => Progress::NotWritten,
         }
+    }
+
+    fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {
+        let CommitUnderWay { store, batch, answers, proof, before, sent, is_behind, began } = *self;
+        let Err(broken) = sent.wait() else {
+            store.node.iter().for_each(Node::committed);
+            return answered(answers, batch);
+        };
+        store.restore(&before);
+        if !broken.lost {
+            let locks = if broken.held { Locks::Free } else { Locks::Soon };
+            return write_free(batch, waiting, |batch| store.write(batch, None, locks, began));
+        }
+        // The time of the one before is not its own.
+        let began = if is_behind { Instant::now() } else { began };
+        // What waits cannot be written before it is known that this was not: it may still be on its way.
+        let waits = batch.iter().any(|request| waiting.contains(&request.key));
+        if waits || began.elapsed() >= OUTAGE {
+            return answered(vec![Err(unknown(&broken.error)); batch.len()], batch);
+        }
+        thread::sleep(OUTAGE_PAUSE);
+        store.write(batch, Some((proof, answers)), Locks::Wait, began)
     }
 }
 
-impl PendingCommit for CommitUnderWay<'_> {
-    fn is_done(&mut self, waker: &Waker) -> bool {
-        self.sent.as_mut().is_none_or(|sent| sent.is_answered(waker))
+/// A batch that was not sent, perhaps because of an error of the connection.
+struct NotSent<'a> {
+    store: &'a Postgres,
+    batch: Vec<Write>,
+    error: Option<Error>,
+    began: Instant,
+}
+
+impl PendingCommit for NotSent<'_> {
+    fn progress(&mut self, _: &Waker) -> Progress {
+        Progress::NotWritten
     }
 
-    fn finish(mut self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {
-        let Some(broken) = self.sent.take().and_then(|sent| sent.wait().err()) else {
-            self.store.node.iter().for_each(Node::committed);
-            return answered(self.answers, self.batch);
-        };
-        self.forget();
-        let CommitUnderWay { store, batch, answers, proof, began, .. } = *self;
-        if broken.lost {
-            if began.elapsed() >= OUTAGE {
-                return answered(vec![Err(unknown(&broken.error)); batch.len()], batch);
-            }
-            thread::sleep(OUTAGE_PAUSE);
-            return store.write(batch, Some((proof, answers)), Locks::Wait, began);
+    fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {
+        let NotSent { store, batch, error, began } = *self;
+        if let Some(error) = error.filter(|_| began.elapsed() >= OUTAGE) {
+            return answered(vec![Err(error); batch.len()], batch);
         }
-        let locks = if broken.held { Locks::Free } else { Locks::Soon };
-        let (later, now): (Vec<_>, Vec<_>) =
-            batch.into_iter().enumerate().partition(|(_, write)| waiting.contains(&write.key));
-        let (places, now): (Vec<usize>, Vec<Write>) = now.into_iter().unzip();
-        let mut all: Vec<_> = places.into_iter().zip(store.write(now, None, locks, began)).collect();
-        all.extend(later.into_iter().map(|(nth, write)| (nth, Err(held(write)))));
-        all.sort_by_key(|(nth, _)| *nth);
-        all.into_iter().map(|(_, answer)| answer).collect()
+        write_free(batch, waiting, |batch| {
+            let locks = if store.is_held(&batch) { Locks::Free } else { Locks::Soon };
+            store.write(batch, None, locks, began)
+        })
     }
 }
 
@@ -390,13 +407,9 @@ fn unknown(error: &Error) -> Error {
     )
 }
 
-fn held(write: Write) -> Unwritten {
-    Unwritten { error: db::held_error(), held: Some(Box::new(write)) }
-}
-
 fn answered(answers: Answers, batch: Vec<Write>) -> Vec<Result<Committed, Unwritten>> {
     let unwritten = |error: Error, write| match error.is(code::HELD) {
-        true => held(write),
+        true => Unwritten::held(write),
         false => Unwritten::from(error),
     };
     let both = answers.into_iter().zip(batch);
@@ -440,19 +453,15 @@ impl Log for Postgres {
     }
 
     fn commit_free(&self, batch: Vec<Write>) -> Vec<Result<Committed, Unwritten>> {
-        match self.begin_commit(batch) {
-            Ok(commit) => commit.finish(&HashSet::new()),
-            Err(batch) => {
-                let locks = if self.is_held(&batch) { Locks::Free } else { Locks::Soon };
-                self.write(batch, None, locks, Instant::now())
-            }
-        }
+        self.begin_commit(batch).finish(&HashSet::new())
     }
 
-    fn begin_commit(&self, batch: Vec<Write>) -> Result<Box<dyn PendingCommit + '_>, Vec<Write>> {
-        match self.send_known(&batch) {
-            Some(commit) => Ok(Box::new(CommitUnderWay { batch, ..commit })),
-            None => Err(batch),
+    fn begin_commit(&self, batch: Vec<Write>) -> Box<dyn PendingCommit + '_> {
+        let began = Instant::now();
+        match self.send_known(&batch, began) {
+            Ok(Some(commit)) => Box::new(CommitUnderWay { batch, ..commit }),
+            Ok(None) => Box::new(NotSent { store: self, batch, error: None, began }),
+            Err(error) => Box::new(NotSent { store: self, batch, error: Some(error), began }),
         }
     }
 

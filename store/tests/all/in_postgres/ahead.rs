@@ -5,8 +5,9 @@ use everturn_core::id::Key;
 use everturn_core::write::Write;
 use everturn_store::conformance::{Database, Maker, addition, append, create};
 use everturn_store::postgres::Postgres;
-use everturn_store::{CheckedLog, Committed, Log, PendingCommit, Unwritten};
+use everturn_store::{CheckedLog, Committed, Log, Progress, Unwritten};
 use std::collections::HashSet;
+use std::task::Waker;
 use std::thread;
 
 type Answers = Vec<Result<Committed, Unwritten>>;
@@ -22,11 +23,6 @@ fn known(store: &Postgres, m: &Maker) -> Key {
 
 fn says(m: &Maker, keys: &[&Key]) -> Vec<Write> {
     keys.iter().map(|key| addition(key, vec![m.say("more")])).collect()
-}
-
-#[track_caller]
-fn begin<'a>(store: &'a Postgres, batch: Vec<Write>) -> Box<dyn PendingCommit + 'a> {
-    store.begin_commit(batch).unwrap_or_else(|_| panic!("the batch was not sent ahead"))
 }
 
 /// The place of the one event of each request; 0 for one that came back.
@@ -49,6 +45,23 @@ fn assert_chained(store: &Postgres, key: &Key, count: usize) {
     assert_eq!(ids.len(), count);
 }
 
+/// Appends to conversations that this process wrote last are on their way before they are finished.
+#[test]
+fn appends_to_known_conversations_are_sent_ahead() {
+    let Some(database) = Database::new() else { return };
+    let (store, m) = (open(&database), Maker::default());
+    let (key, other) = (known(&store, &m), known(&store, &m));
+    let first = store.begin_commit(says(&m, &[&key, &other]));
+    let mut second = store.begin_commit(says(&m, &[&other, &key]));
+    while second.progress(Waker::noop()) == Progress::UnderWay {
+        thread::yield_now();
+    }
+    assert_eq!(second.progress(Waker::noop()), Progress::Written);
+    assert_chained(&store, &key, 5);
+    let none = HashSet::new();
+    assert_eq!((seqs(&first.finish(&none)), seqs(&second.finish(&none))), (vec![4, 4], vec![5, 5]));
+}
+
 /// A batch is planned for what those under way will leave. If another process has written a conversation meanwhile, each
 /// is written again, in its order.
 #[test]
@@ -57,9 +70,9 @@ fn batches_behind_one_that_failed_are_written_in_their_order() {
     let (here, there, m) = (open(&database), open(&database), Maker::default());
     let (key, other) = (known(&here, &m), known(&here, &m));
     append(&there, &key, vec![m.say("theirs")]);
-    let first = begin(&here, says(&m, &[&key, &other]));
-    let second = begin(&here, says(&m, &[&key]));
-    let third = begin(&here, says(&m, &[&other, &other]));
+    let first = here.begin_commit(says(&m, &[&key, &other]));
+    let second = here.begin_commit(says(&m, &[&key]));
+    let third = here.begin_commit(says(&m, &[&other, &other]));
     let none = HashSet::new();
     assert_eq!(seqs(&first.finish(&none)), [5, 4]);
     assert_eq!(seqs(&second.finish(&none)), [6]);
@@ -84,8 +97,8 @@ fn what_follows_a_request_that_is_put_aside_is_put_aside() {
     let second = thread::scope(|threads| {
         threads.spawn(|| database.run(&hold).unwrap());
         while database.run(is_held).is_err() {}
-        let first = begin(&store, says(&m, &[&key, &other]));
-        let second = begin(&store, says(&m, &[&key, &other, &key]));
+        let first = store.begin_commit(says(&m, &[&key, &other]));
+        let second = store.begin_commit(says(&m, &[&key, &other, &key]));
         assert_eq!(seqs(&first.finish(&HashSet::new())), [0, 4]);
         second
     });
@@ -110,8 +123,8 @@ fn a_connection_that_breaks_loses_and_repeats_nothing() {
         // Each begins with a whole connection.
         append(&store, one, vec![m.say("again")]);
         append(&store, two, vec![m.say("again")]);
-        let first = begin(&store, says(&m, &[one, two]));
-        let second = begin(&store, says(&m, &[two, one, two]));
+        let first = store.begin_commit(says(&m, &[one, two]));
+        let second = store.begin_commit(says(&m, &[two, one, two]));
         let (first, second) = thread::scope(|threads| {
             let cutting = threads.spawn(|| database.cut());
             let answers = (first.finish(&HashSet::new()), second.finish(&HashSet::new()));
