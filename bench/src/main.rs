@@ -21,6 +21,7 @@ mod embed;
 mod figures;
 mod import;
 mod mixed;
+mod nodes;
 mod open;
 mod place;
 mod postgres;
@@ -151,6 +152,9 @@ enum What {
         /// Only the appends
         #[arg(long)]
         appends: bool,
+        /// Instead: appends to two `everturn serve` with a part of a core each, against one; as root, on Linux
+        #[arg(long)]
+        servers: bool,
     },
     /// A call through `everturn record` against one without it; not part of `all`
     Record,
@@ -254,8 +258,10 @@ fn run(args: &Args) -> Result<()> {
     if let What::Recall { turns, keep } = &args.what {
         done(&args.what, &mut rows, recall::run(&place, scale, *turns, keep.as_deref())?);
     }
-    if let What::Postgres { url, appends } = &args.what {
-        done(&args.what, &mut rows, postgres::run(url, scale, *appends)?);
+    if let What::Postgres { url, appends, servers } = &args.what {
+        let measured =
+            if *servers { postgres::servers(url, scale)? } else { postgres::run(url, scale, *appends)? };
+        done(&args.what, &mut rows, measured);
     }
     if let What::Record = args.what {
         done(&args.what, &mut rows, record::run(&place, scale)?);

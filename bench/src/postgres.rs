@@ -9,7 +9,7 @@ use crate::corpus::{self, Corpus, Words};
 use crate::figures::{Samples, bytes, count, time};
 use crate::place::processor_time;
 use crate::report::Row;
-use crate::{Result, Scale, context, read, recall};
+use crate::{Result, Scale, context, nodes, read, recall};
 use everturn::model::BuiltinEmbedder;
 use everturn::{Everturn, Options, RecallMode, Tenant};
 use everturn_core::id::ConversationId;
@@ -46,6 +46,15 @@ pub fn run(server: &str, scale: Scale, only_appends: bool) -> Result<Vec<Row>> {
     let database = Database::create(&runtime, server, "recall")?;
     rows.extend(recalls(&database, RECALLED_TURNS.min(scale.long / 2))?);
     Ok(rows)
+}
+
+/// Two servers, each in a process of its own.
+pub fn servers(server: &str, scale: Scale) -> Result<Vec<Row>> {
+    let runtime = Runtime::new()?;
+    let database = Database::create(&runtime, server, "servers")?;
+    // Makes the tables, and leaves.
+    drop(corpus::open(&database.url)?);
+    Ok(vec![database.settings()?, nodes::run(&database.url, scale)?])
 }
 
 fn appends(database: &Database<'_>, for_plain: &Database<'_>, scale: Scale) -> Result<Vec<Row>> {

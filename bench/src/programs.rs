@@ -82,6 +82,10 @@ impl Program {
         Ok(program)
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Processor time of its threads, in seconds.
     pub fn processor_seconds(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;

@@ -48,7 +48,7 @@ pub trait ConversationIndex: Send + Sync {
 /// A page of a listing of conversations.
 #[derive(Clone, Debug, Default)]
 pub struct ConversationQuery {
-    /// Only those whose title contains this, any case.
+    /// Only those whose title contains this, with ASCII letters in any case.
     pub text: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,

@@ -45,7 +45,7 @@ impl ConversationIndex for Postgres {
         let sql = format!(
             "SELECT row FROM conversation_rows c WHERE tenant = $1 AND deleted IS NULL AND ({position}, id) < ($2, $3) AND {position} >= $4
              AND ($5::text IS NULL OR CASE WHEN position('\\x00'::bytea IN title) > 0 THEN true
-                 ELSE position(lower($5) IN lower(convert_from(title, 'UTF8'))) > 0 END)
+                 ELSE position(lower($5 COLLATE \"C\") IN lower(convert_from(title, 'UTF8') COLLATE \"C\")) > 0 END)
              AND ($6::text IS NULL OR state = $6)
              AND ($7::bytea IS NULL OR parent IN (SELECT p.no FROM conversation_rows p WHERE p.tenant = $1 AND p.id = $7))
              ORDER BY {position} DESC, id DESC LIMIT $8"
@@ -60,7 +60,7 @@ impl ConversationIndex for Postgres {
         let text = query.text.as_ref().filter(|text| !text.contains('\0'));
         let has_title = |conversation: &Conversation| match (&query.text, &conversation.title) {
             (Some(text), Some(title)) if text.contains('\0') || title.contains('\0') => {
-                title.to_lowercase().contains(&text.to_lowercase())
+                title.to_ascii_lowercase().contains(&text.to_ascii_lowercase())
             }
             (Some(text), None) => !text.contains('\0'),
             _ => true,
