@@ -24,7 +24,7 @@ pub fn run(url: &str, scale: Scale) -> Result<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let servers = [Server::start(url, "one")?, Server::start(url, "two")?];
     let (mut one, mut two) = (Samples::default(), Samples::default());
-    let slice = Duration::from_millis(scale.slice_ms * 2);
+    let slice = Duration::from_millis(scale.slice_ms * 5);
     runtime.block_on(async {
         let mut here = servers[0].clients(CLIENTS).await?;
         let mut both = servers[0].clients(CLIENTS / 2).await?;

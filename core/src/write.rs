@@ -202,6 +202,27 @@ impl Action {
         events.iter().map(|event| event.seq).filter(|seq| *seq <= head).collect()
     }
 
+    /// Size of the text that it writes, in bytes.
+    pub fn bytes(&self) -> usize {
+        let of = |drafts: &[Draft]| drafts.iter().map(|draft| draft.body.text.len()).sum();
+        match self {
+            Action::Create { drafts, .. }
+            | Action::Branch { drafts, .. }
+            | Action::Append { drafts, .. }
+            | Action::Derive { drafts, .. }
+            | Action::Approve { drafts, .. } => of(drafts),
+            Action::Restore { events } => {
+                events.iter().filter_map(|event| Some(event.body.as_ref()?.text.len())).sum()
+            }
+            Action::Chunk { text, .. } => text.len(),
+            Action::Begin { .. }
+            | Action::Bury { .. }
+            | Action::Remember { .. }
+            | Action::Erase { .. }
+            | Action::Delete { .. } => 0,
+        }
+    }
+
     /// Whether it removes text, so that no copy may remain.
     pub fn removes(&self) -> bool {
         matches!(self, Action::Erase { .. }) || self.deletes()

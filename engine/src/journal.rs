@@ -59,7 +59,7 @@ pub struct Journal {
     pub index: Arc<dyn CheckedIndex>,
     pub assets: Arc<dyn Assets>,
     pub source: Source,
-    pub queue: Queue,
+    pub queue: Arc<Queue>,
     read_only: bool,
     /// Whether no other process writes to the store. Only then is what is in memory current.
     pub alone: bool,
@@ -86,7 +86,7 @@ impl Journal {
             index,
             assets,
             source,
-            queue: Queue::default(),
+            queue: Arc::default(),
             read_only,
             alone: true,
             known: Mutex::default(),

@@ -13,14 +13,17 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashSet, VecDeque};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Most requests in one transaction: keeps the wait of the first of them short.
 const BATCH_WRITES_MAX: usize = 1024;
+
+/// Size of text at which no more requests join a transaction. PostgreSQL takes at most 1 GiB in one message.
+const BATCH_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Most batches under way at once.
 const UNDER_WAY_MAX: usize = 2;
@@ -155,20 +158,20 @@ impl Queue {
 
     fn take(&self) -> Vec<Job> {
         let mut waiting = self.waiting();
-        if waiting.held.is_empty() {
-            let count = waiting.jobs.len().min(BATCH_WRITES_MAX);
-            return waiting.jobs.drain(..count).collect();
-        }
         let mut batch = Vec::new();
         if waiting.is_held_due() {
             waiting.held_until = None;
             batch.extend(waiting.held.drain(..));
         }
         let held: HashSet<Key> = waiting.held.iter().map(|job| job.write.key.clone()).collect();
-        while batch.len() < BATCH_WRITES_MAX {
+        let mut bytes: usize = batch.iter().map(|job: &Job| job.write.action.bytes()).sum();
+        while batch.len() < BATCH_WRITES_MAX && bytes < BATCH_BYTES_MAX {
             match waiting.jobs.pop_front() {
                 Some(job) if held.contains(&job.write.key) => waiting.held.push_back(job),
-                Some(job) => batch.push(job),
+                Some(job) => {
+                    bytes += job.write.action.bytes();
+                    batch.push(job);
+                }
                 None => break,
             }
         }
@@ -345,14 +348,13 @@ impl Drop for Preparing {
     }
 }
 
-/// Wakes the writer thread when a batch is answered.
-struct Bell(Weak<Journal>);
+/// Wakes the writer thread when a batch is answered. It does not keep the store open.
+struct Bell(Arc<Queue>);
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        let Some(journal) = self.0.upgrade() else { return };
-        journal.queue.waiting().rung = true;
-        journal.queue.changed.notify_all();
+        self.0.waiting().rung = true;
+        self.0.changed.notify_all();
     }
 }
 
@@ -366,7 +368,7 @@ struct UnderWay<'a> {
 /// Writes what is queued. If the store takes batches ahead, goes on until nothing is queued any more; otherwise one batch.
 fn write_ahead(journal: &Arc<Journal>) {
     let queue = &journal.queue;
-    let waker = Waker::from(Arc::new(Bell(Arc::downgrade(journal))));
+    let waker = Waker::from(Arc::new(Bell(queue.clone())));
     let mut under_way: VecDeque<UnderWay<'_>> = VecDeque::new();
     loop {
         let is_full = under_way.len() >= UNDER_WAY_MAX;

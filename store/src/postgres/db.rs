@@ -8,13 +8,15 @@ use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::TenantName;
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join_all, try_join_all};
+use futures_util::future::{join_all, try_join_all};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -244,13 +246,21 @@ impl Db {
         self.ended.set(true);
         let (connection, opening) = (self.connection.clone(), self.opening.borrow_mut().take());
         let patience = if is_behind { 2 * ANSWER_TIMEOUT } else { ANSWER_TIMEOUT };
-        let sending = async move {
+        let mut sending = async move {
             let sent = send(&connection, opening.as_deref(), &prepared, &all, true);
             in_time(patience, sent).await.map(drop)
+        }
+        .boxed();
+        let connection = self.connection.clone();
+        let _inside = connection.runtime.enter();
+        // Sends everything.
+        let answer = match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => Answer::Known(answer),
+            // A connection that has an answer for somebody who does not take it reads nothing more. So answers are taken as they
+            // come, also while this thread waits for something that was sent later.
+            Poll::Pending => Answer::Awaited(connection.runtime.spawn(sending)),
         };
-        let mut sent = Sent { connection: self.connection.clone(), answer: Answer::Awaited(sending.boxed()) };
-        sent.answer(Waker::noop());
-        Ok(sent)
+        Ok(Sent { connection: self.connection.clone(), answer })
     }
 }
 
@@ -260,7 +270,7 @@ async fn prepare(client: &Connection, all: &[Pending]) -> Result<Vec<Statement>,
 }
 
 /// Sends statements in one round trip, with the command that begins their transaction and with its end. All are sent when
-/// the future is first polled.
+/// the future is first polled. If one cannot be sent, the transaction is rolled back.
 async fn send(
     client: &Client,
     opening: Option<&str>,
@@ -268,6 +278,8 @@ async fn send(
     all: &[Pending],
     commit: bool,
 ) -> Result<Vec<Vec<Row>>, tokio_postgres::Error> {
+    // Before it was sent: a parameter may be larger than a message.
+    let has_failed = AtomicBool::new(false);
     let open = async {
         match opening {
             Some(sql) => client.batch_execute(sql).await,
@@ -276,10 +288,16 @@ async fn send(
     };
     let queries = async {
         let mut rows = Vec::with_capacity(all.len());
-        let sent = prepared.iter().zip(all).map(|(statement, one)| async move {
-            let params: Vec<&(dyn ToSql + Sync)> =
-                one.params.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
-            client.query(statement, &params).await
+        let sent = prepared.iter().zip(all).map(|(statement, one)| {
+            let has_failed = &has_failed;
+            async move {
+                let params: Vec<&(dyn ToSql + Sync)> =
+                    one.params.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
+                client
+                    .query(statement, &params)
+                    .await
+                    .inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
+            }
         });
         // Beyond thirty, `join_all` would not keep the order.
         for answer in join_all(sent).await {
@@ -289,6 +307,7 @@ async fn send(
     };
     let end = async {
         match commit {
+            true if has_failed.load(Ordering::Relaxed) => client.batch_execute("ROLLBACK").await,
             true => client.batch_execute("COMMIT").await,
             false => Ok(()),
         }
@@ -321,17 +340,23 @@ pub struct Sent {
 }
 
 enum Answer {
-    Awaited(BoxFuture<'static, Result<(), Broken>>),
+    Awaited(JoinHandle<Result<(), Broken>>),
     Known(Result<(), Broken>),
+}
+
+fn joined(answer: Result<Result<(), Broken>, JoinError>) -> Result<(), Broken> {
+    let unknown = |error| {
+        Broken::lost(unreachable(format!("the answer of PostgreSQL was not awaited ({error}); try again")))
+    };
+    answer.unwrap_or_else(|error| Err(unknown(error)))
 }
 
 impl Sent {
     /// The answer, if it is there. If not, the waker is woken once it is.
     pub fn answer(&mut self, waker: &Waker) -> Option<&Result<(), Broken>> {
         if let Answer::Awaited(answer) = &mut self.answer {
-            let _inside = self.connection.runtime.enter();
-            if let Poll::Ready(answer) = answer.as_mut().poll(&mut Context::from_waker(waker)) {
-                self.answer = Answer::Known(answer);
+            if let Poll::Ready(answer) = answer.poll_unpin(&mut Context::from_waker(waker)) {
+                self.answer = Answer::Known(joined(answer));
             }
         }
         match &self.answer {
@@ -346,13 +371,11 @@ impl Sent {
         self.answer(Waker::noop());
         let answer = match self.answer {
             Answer::Known(answer) => answer,
-            Answer::Awaited(_) if self.connection.is_lost() => {
+            Answer::Awaited(answer) if self.connection.is_lost() => {
+                answer.abort();
                 Err(Broken::lost(unreachable("the connection to PostgreSQL was lost; try again".into())))
             }
-            Answer::Awaited(answer) => {
-                let _inside = self.connection.runtime.enter();
-                drive(answer)
-            }
+            Answer::Awaited(answer) => joined(drive(answer)),
         };
         let Err(broken) = &answer else { return Ok(()) };
         // What was sent behind it has ended once this is answered, and holds no locks any more.
@@ -443,6 +466,10 @@ pub fn explain(failed: &tokio_postgres::Error) -> Broken {
     };
     if let Some(error) = refused {
         return Broken { error, by_data: false, again: false, lost: false, held: false };
+    }
+    if let "error encoding message to server" = failed.to_string().as_str() {
+        let error = Error::too_large("store.message", format!("{text}; append less at once"));
+        return Broken { error, by_data: true, again: false, lost: false, held: false };
     }
     let again = matches!(code, Some(c) if *c == SqlState::T_R_SERIALIZATION_FAILURE || *c == SqlState::T_R_DEADLOCK_DETECTED);
     let mut lost = false;

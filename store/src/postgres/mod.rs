@@ -165,27 +165,18 @@ impl Postgres {
         Ok((db, lineage))
     }
 
-    /// Writes a batch once. `sent` is the outcome of an earlier attempt whose connection broke while it was committed.
-    fn try_commit(
-        &self,
-        batch: Vec<Write>,
-        sent: &mut Option<Sent>,
-        locks: Locks,
-    ) -> Result<Answers, Broken> {
+    /// Writes a batch once. `sent` are earlier attempts whose connections broke while they were committed.
+    fn try_commit(&self, batch: Vec<Write>, sent: &mut Vec<Sent>, locks: Locks) -> Result<Answers, Broken> {
         let db = self.committing(&batch, locks == Locks::Wait)?;
         let failed = |error| db.broken().unwrap_or(Broken::lost(error));
         // Waits for the locks of an earlier attempt, so that it has ended one way or the other. One that was sent with its
-        // commit may not have reached them yet: it fails later, since its rows have changed, unless this attempt fails too.
+        // commit may not have reached them yet: it fails later, since its rows have changed, unless this attempt fails too. So
+        // each is looked for in every attempt.
         let node = self.node_number();
         let mut open = write::Batch::begin(&db, &batch, node, locks, &self.recent).map_err(failed)?;
-        if let Some((proof, answers)) = sent.take() {
-            match proof.is_written(&db) {
-                Ok(true) => return Ok(answers),
-                Ok(false) => {}
-                Err(error) => {
-                    *sent = Some((proof, answers));
-                    return Err(failed(error));
-                }
+        for nth in 0..sent.len() {
+            if sent[nth].0.is_written(&db).map_err(failed)? {
+                return Ok(sent.swap_remove(nth).1);
             }
         }
         let answers = batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
@@ -200,7 +191,13 @@ impl Postgres {
             return Ok(None);
         }
         let Some(before) = self.recent.of(batch) else { return Ok(None) };
-        let (connection, is_behind) = self.pipeline()?;
+        // Until the whole batch is sent: another one must not get between its statements.
+        let mut pipeline = self.pipeline.lock();
+        let (connection, is_behind) = match pipeline.upgrade() {
+            Some(connection) => (connection, true),
+            None => (Arc::new(self.link.connection()?), false),
+        };
+        *pipeline = Arc::downgrade(&connection);
         if connection.is_lost() || connection.is_closed() {
             return Ok(None);
         }
@@ -221,17 +218,6 @@ impl Postgres {
         Ok(Some(CommitUnderWay { store: self, batch, answers, proof, before, sent, is_behind, began }))
     }
 
-    /// The connection on which batches are under way, or another one, and whether there are some.
-    fn pipeline(&self) -> Result<(Arc<Connection>, bool), Error> {
-        let mut pipeline = self.pipeline.lock();
-        if let Some(connection) = pipeline.upgrade() {
-            return Ok((connection, true));
-        }
-        let connection = Arc::new(self.link.connection()?);
-        *pipeline = Arc::downgrade(&connection);
-        Ok((connection, false))
-    }
-
     /// Remembers conversations as they were before a batch that was not written.
     fn restore(&self, before: &HashMap<Key, Known>) {
         before.iter().for_each(|(key, known)| self.recent.remember(key.clone(), known.clone()));
@@ -243,7 +229,7 @@ impl Postgres {
         db: &Db,
         open: write::Batch<'_>,
         answers: Answers,
-        sent: &mut Option<Sent>,
+        sent: &mut Vec<Sent>,
     ) -> Result<Answers, Broken> {
         let proof = open.proof(&answers);
         let committed = open.commit(&self.recent);
@@ -253,7 +239,7 @@ impl Postgres {
             Err(error) => {
                 let broken = db.broken().unwrap_or(Broken::lost(error));
                 if broken.lost {
-                    *sent = Some((proof, answers));
+                    sent.push((proof, answers));
                 }
                 Err(broken)
             }
@@ -266,20 +252,17 @@ impl Postgres {
 }
 
 impl Postgres {
-    /// Writes a batch, reading what it needs first. `sent` is the outcome of an attempt whose connection broke while it was
-    /// committed.
+    /// Writes a batch, reading what it needs first. `sent` are attempts whose connections broke while they were committed.
     fn write(
         &self,
         batch: Vec<Write>,
-        mut sent: Option<Sent>,
+        mut sent: Vec<Sent>,
         mut locks: Locks,
         began: Instant,
     ) -> Vec<Result<Committed, Unwritten>> {
         let (count, mut tries) = (batch.len(), 0);
-        // A batch that was sent whole, and not answered, may be written for as long as no other attempt succeeds.
-        let is_under_way = sent.is_some();
         let error = loop {
-            if sent.is_some() {
+            if !sent.is_empty() {
                 // An earlier attempt may still be on its way, with the locks.
                 locks = Locks::Wait;
             }
@@ -301,7 +284,8 @@ impl Postgres {
                 Err(broken) => break broken.error,
             }
         };
-        let error = if sent.is_some() || is_under_way { unknown(&error) } else { error };
+        // A batch that was sent whole, and not answered, may be written for as long as no other attempt succeeds.
+        let error = if sent.is_empty() { error } else { unknown(&error) };
         answered(vec![Err(error); count], batch)
     }
 
@@ -356,7 +340,7 @@ impl PendingCommit for CommitUnderWay<'_> {
         store.restore(&before);
         if !broken.lost {
             let locks = if broken.held { Locks::Free } else { Locks::Soon };
-            return write_free(batch, waiting, |batch| store.write(batch, None, locks, began));
+            return write_free(batch, waiting, |batch| store.write(batch, Vec::new(), locks, began));
         }
         // The time of the one before is not its own.
         let began = if is_behind { Instant::now() } else { began };
@@ -366,7 +350,7 @@ impl PendingCommit for CommitUnderWay<'_> {
             return answered(vec![Err(unknown(&broken.error)); batch.len()], batch);
         }
         thread::sleep(OUTAGE_PAUSE);
-        store.write(batch, Some((proof, answers)), Locks::Wait, began)
+        store.write(batch, vec![(proof, answers)], Locks::Wait, began)
     }
 }
 
@@ -375,7 +359,8 @@ struct NotSent<'a> {
     store: &'a Postgres,
     batch: Vec<Write>,
     error: Option<Error>,
-    began: Instant,
+    /// Time of the attempt. That of the batches before it is not its own.
+    took: Duration,
 }
 
 impl PendingCommit for NotSent<'_> {
@@ -384,13 +369,14 @@ impl PendingCommit for NotSent<'_> {
     }
 
     fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {
-        let NotSent { store, batch, error, began } = *self;
-        if let Some(error) = error.filter(|_| began.elapsed() >= OUTAGE) {
+        let NotSent { store, batch, error, took } = *self;
+        if let Some(error) = error.filter(|_| took >= OUTAGE) {
             return answered(vec![Err(error); batch.len()], batch);
         }
+        let began = Instant::now();
         write_free(batch, waiting, |batch| {
             let locks = if store.is_held(&batch) { Locks::Free } else { Locks::Soon };
-            store.write(batch, None, locks, began)
+            store.write(batch, Vec::new(), locks, began)
         })
     }
 }
@@ -460,8 +446,8 @@ impl Log for Postgres {
         let began = Instant::now();
         match self.send_known(&batch, began) {
             Ok(Some(commit)) => Box::new(CommitUnderWay { batch, ..commit }),
-            Ok(None) => Box::new(NotSent { store: self, batch, error: None, began }),
-            Err(error) => Box::new(NotSent { store: self, batch, error: Some(error), began }),
+            Ok(None) => Box::new(NotSent { store: self, batch, error: None, took: began.elapsed() }),
+            Err(error) => Box::new(NotSent { store: self, batch, error: Some(error), took: began.elapsed() }),
         }
     }
 

@@ -516,11 +516,17 @@ impl<'b> Needs<'b> {
             Pending {
                 // 2: alone, 1: with others, 0: not.
                 sql: match free {
-                    true => "SELECT CASE WHEN l.alone AND pg_try_advisory_xact_lock(l.name) THEN 2
+                    true => {
+                        "SELECT CASE WHEN l.alone AND pg_try_advisory_xact_lock(l.name) THEN 2
                              WHEN pg_try_advisory_xact_lock_shared(l.name) THEN 1 ELSE 0 END
-                         FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone)",
-                    false => "SELECT CASE WHEN l.alone THEN pg_advisory_xact_lock(l.name) ELSE pg_advisory_xact_lock_shared(l.name) END
-                         FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone)",
+                         FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone)"
+                    }
+                    // One row for all locks.
+                    false => {
+                        "SELECT count(*) FROM (SELECT CASE WHEN l.alone THEN pg_advisory_xact_lock(l.name)
+                             ELSE pg_advisory_xact_lock_shared(l.name) END
+                         FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone) OFFSET 0) AS taken"
+                    }
                 },
                 params: boxed![
                     column::<i64, _, _>(&self.of_tenants, |l| l.0),
@@ -530,7 +536,9 @@ impl<'b> Needs<'b> {
             Pending {
                 sql: match free {
                     true => "SELECT pg_try_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
-                    false => "SELECT pg_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
+                    false => {
+                        "SELECT count(*) FROM (SELECT pg_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name) OFFSET 0) AS taken"
+                    }
                 },
                 params: boxed![self.alone.clone()],
             },

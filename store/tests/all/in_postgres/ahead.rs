@@ -3,12 +3,13 @@
 use super::open;
 use everturn_core::id::Key;
 use everturn_core::write::Write;
-use everturn_store::conformance::{Database, Maker, addition, append, create};
+use everturn_store::conformance::{Database, Maker, addition, append, create, creation};
 use everturn_store::postgres::Postgres;
 use everturn_store::{CheckedLog, Committed, Log, Progress, Unwritten};
 use std::collections::HashSet;
 use std::task::Waker;
 use std::thread;
+use std::time::{Duration, Instant};
 
 type Answers = Vec<Result<Committed, Unwritten>>;
 
@@ -109,6 +110,32 @@ fn what_follows_a_request_that_is_put_aside_is_put_aside() {
     assert!(store.commit(held.collect()).iter().all(Result::is_ok));
     assert_chained(&store, &key, 5);
     assert_chained(&store, &other, 5);
+}
+
+/// The answer to a large batch was larger than what the client keeps for somebody who does not take it. It then read nothing
+/// more, so that a batch before it, which had failed, waited for a sign behind it until the time of an answer was over.
+#[test]
+fn answers_of_large_batches_are_read_while_something_else_is_awaited() {
+    let Some(database) = Database::new() else { return };
+    let (here, there, m) = (open(&database), open(&database), Maker::default());
+    let keys: Vec<Key> = (0..1000).map(|_| m.key()).collect();
+    let all: Vec<&Key> = keys.iter().collect();
+    let created = here.commit(keys.iter().map(|key| creation(key, vec![m.created()])).collect());
+    assert!(created.iter().all(Result::is_ok));
+    for _ in 0..2 {
+        assert!(here.commit(says(&m, &all)).iter().all(Result::is_ok));
+    }
+    append(&there, &keys[0], vec![m.say("theirs")]);
+    let began = Instant::now();
+    let first = here.begin_commit(says(&m, &all));
+    let second = here.begin_commit(says(&m, &all));
+    let none = HashSet::new();
+    assert_eq!(seqs(&first.finish(&none))[..2], [5, 4]);
+    assert_eq!(seqs(&second.finish(&none))[..2], [6, 5]);
+    // The time of an answer is 20 s.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_chained(&there, &keys[0], 6);
+    assert_chained(&there, &keys[999], 5);
 }
 
 /// The connection breaks while batches are under way: whatever was answered is there, and nothing is there twice.
