@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::redaction::without_secrets;
+use everturn_formats::wire::sse::Parser;
 use flate2::write::MultiGzDecoder;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -183,7 +184,8 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     });
     let gzip = is_gzip.then(|| MultiGzDecoder::new(Vec::new()));
     let (status, headers) = (answer.status(), passed_on(answer.headers()));
-    let copy = Copy { shared, channel, is_stream, gzip, buffer: Vec::new() };
+    let events = is_stream.then(|| Parser::new(COPY_BYTES_MAX));
+    let copy = Copy { shared, channel, events, gzip, message: Vec::new() };
     let body = Tee { stream: Box::pin(answer.bytes_stream()), copy };
     let mut response = Body::from_stream(body).into_response();
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
@@ -213,7 +215,7 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
 }
 
 fn copy(into: &mut Vec<u8>, piece: &[u8]) {
-    // One that is too long is cut, and says nothing to whoever reads it.
+    // A message that is too long is cut, so that it does not parse and is not recorded.
     let room = COPY_BYTES_MAX - into.len().min(COPY_BYTES_MAX);
     into.extend_from_slice(&piece[..piece.len().min(room)]);
 }
@@ -240,29 +242,33 @@ impl Stream for Tee {
 struct Copy {
     shared: Arc<Shared>,
     channel: String,
-    is_stream: bool,
+    /// Reads the events, if the response is a stream of them.
+    events: Option<Parser>,
     gzip: Option<MultiGzDecoder<Vec<u8>>>,
-    buffer: Vec<u8>,
+    /// The message, if it is not.
+    message: Vec<u8>,
 }
 
 impl Copy {
     fn take(&mut self, piece: &[u8]) {
-        match &mut self.gzip {
-            None => copy(&mut self.buffer, piece),
-            Some(gzip) => {
-                for part in piece.chunks(GZIP_STEP) {
-                    // What cannot be expanded says nothing to whoever reads the copy.
-                    let _ = gzip.write_all(part).and_then(|()| gzip.flush());
-                    copy(&mut self.buffer, &std::mem::take(gzip.get_mut()));
-                }
-            }
+        let Some(mut gzip) = self.gzip.take() else { return self.read(piece) };
+        for part in piece.chunks(GZIP_STEP) {
+            // Bytes that cannot be expanded are missing from the copy only.
+            let _ = gzip.write_all(part).and_then(|()| gzip.flush());
+            self.read(&std::mem::take(gzip.get_mut()));
         }
-        while self.is_stream
-            && let Some((event, rest)) = event(&self.buffer)
-        {
-            let (data, rest) = (data(&self.buffer[..event]), self.buffer.split_off(rest));
-            self.buffer = rest;
-            self.pass(data);
+        self.gzip = Some(gzip);
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        let Some(parser) = &mut self.events else { return copy(&mut self.message, bytes) };
+        let mut events = Vec::new();
+        if parser.feed(bytes, &mut events).is_err() {
+            // An event that is too long or not UTF-8 is missing from the copy; those that follow may be good.
+            *parser = Parser::new(COPY_BYTES_MAX);
+        }
+        for event in events {
+            self.pass(event.data.into_bytes());
         }
     }
 
@@ -274,30 +280,10 @@ impl Copy {
     }
 }
 
-/// Also a client that goes away ends a response.
+/// A response also ends when its client goes away.
 impl Drop for Copy {
     fn drop(&mut self) {
-        if !self.is_stream {
-            let text = std::mem::take(&mut self.buffer);
-            self.pass(text);
-        }
+        let text = std::mem::take(&mut self.message);
+        self.pass(text);
     }
-}
-
-/// End of the first event of a stream, and start of the next.
-fn event(bytes: &[u8]) -> Option<(usize, usize)> {
-    let ends = [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"].into_iter().filter_map(|end| {
-        let at = bytes.windows(end.len()).position(|window| window == end)?;
-        Some((at, at + end.len()))
-    });
-    ends.min()
-}
-
-/// The data of an event.
-fn data(event: &[u8]) -> Vec<u8> {
-    let lines = event.split(|byte| matches!(byte, b'\n' | b'\r'));
-    let data = lines
-        .filter_map(|line| line.strip_prefix(b"data:"))
-        .map(|line| line.strip_prefix(b" ").unwrap_or(line));
-    data.collect::<Vec<_>>().join(&b'\n')
 }
