@@ -1,9 +1,10 @@
 //! The operations of the API.
 //!
 //! An [`Operation`] is one struct: the request, with the type of its answer, its role, its route and the
-//! function that runs it. [`TABLE`] lists them all. The REST routes, the OpenAPI description, the MCP tools,
-//! the access tests and the client of the command line are loops over that table, so that a new field is
-//! written once, and a new operation is a struct here and a row there.
+//! function that runs it. [`TABLE`] lists them all. The REST routes, the OpenAPI description, the MCP tools and
+//! the client of the command line are loops over that table, so that a new field is written once, and a new
+//! operation is a struct here and a row there. The access tests try every route of the OpenAPI description: the table,
+//! and the routes that only stream.
 //!
 //! This crate knows no HTTP, no MCP and no command-line arguments, and it decides nothing about conversations
 //! (the engine does).

@@ -1,4 +1,5 @@
-//! Permissions: every route of the API, tried by every role.
+//! Permissions: every route of the API, tried by every role. The routes are those of the OpenAPI description: the table of
+//! operations, and the routes that only stream.
 
 use crate::live::Live;
 use crate::mcp::{Client, last};
@@ -127,6 +128,11 @@ pub fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(Strin
             };
         }
         all.push((method, path, request));
+    }
+    for about in everturn_api::TABLE.iter().map(|row| &row.about) {
+        let (method, path) = (about.method.as_str(), format!("/api/v1{}", about.path));
+        let is_there = all.iter().any(|(m, p, _)| m == method && *p == path);
+        assert!(is_there, "{method} {path} is in the table and not in the description");
     }
     assert!(all.len() > 45, "{}", all.len());
     all
