@@ -30,18 +30,18 @@ pub fn routes() -> Router<Arc<App>> {
 
 async fn create(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     headers: HeaderMap,
     Json(mut body): Json<Fields>,
 ) -> Result<Response, Refused> {
-    let model = models::find(&scope, Some(body.need("model")?))?;
+    let model = models::find(&tenant, Some(body.need("model")?))?;
     let stream = body.take("stream")?.unwrap_or(false);
     let mut metadata: Option<serde_json::Map<String, Value>> = body.take("metadata")?;
     let named = metadata.as_mut().and_then(|metadata| metadata.shift_remove("conversation"));
     if let Some(rest) = metadata.filter(|rest| !rest.is_empty()) {
         body.0.insert("metadata".into(), Raw::of(&rest)?);
     }
-    let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "anthropic")?;
+    let recorder = Recorder::named(&tenant, &headers, named.as_ref().and_then(Value::as_str), "anthropic")?;
     let (all, request) = request(&model, body)?;
     if let Some(recorder) = &recorder {
         recorder.input(&all).await?;
@@ -111,8 +111,8 @@ fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refu
 }
 
 /// Counts tokens with the documented estimate for models whose tokenizer is not public.
-async fn count(Reader(scope): Reader, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
-    let model = models::find(&scope, Some(body.need("model")?))?;
+async fn count(Reader(tenant): Reader, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
+    let model = models::find(&tenant, Some(body.need("model")?))?;
     body.0.entry("max_tokens".into()).or_insert(Raw::of(&1)?);
     let (all, request) = request(&model, body)?;
     let tools: Vec<&str> = request.tools.iter().map(Raw::get).collect();

@@ -69,12 +69,12 @@ impl Shared {
     }
 
     /// The recorder of a request outside of a session.
-    fn loose_recorder(&self, scope: &Tenant) -> Option<Arc<Recorder>> {
+    fn loose_recorder(&self, tenant: &Tenant) -> Option<Arc<Recorder>> {
         let folder = self.record.as_ref()?;
         let mut loose = self.loose.lock();
         let recorder = loose
-            .entry(scope.name().clone())
-            .or_insert_with(|| Arc::new(Recorder::begin(folder, scope, self.transport, None)));
+            .entry(tenant.name().clone())
+            .or_insert_with(|| Arc::new(Recorder::begin(folder, tenant, self.transport, None)));
         Some(recorder.clone())
     }
 }

@@ -54,10 +54,10 @@ impl Cache {
             Err(Error::NotFound(detail)) => return Err(Problem::unauthorized(detail.text)),
             other => other?,
         };
-        let scope = app.store.tenant(grant.tenant.as_str())?.called_by(grant.caller());
+        let tenant = app.store.tenant(grant.tenant.as_str())?.called_by(grant.caller());
         let caller = Caller {
-            lane: app.access.lane(&scope),
-            scope,
+            lane: app.access.lane(&tenant),
+            tenant,
             role: grant.role,
             who: Some(Arc::from(grant.key.to_string())),
             credential: Credential::Key { id: grant.key, expires: grant.expires },

@@ -168,12 +168,12 @@ impl Sessions {
 
 async fn guard(
     State(sessions): State<Arc<Sessions>>,
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Extension(caller): Extension<Caller>,
     request: Request,
     next: Next,
 ) -> Response {
-    let tenant = scope.name().clone();
+    let tenant = tenant.name().clone();
     let named = session_id(request.headers());
     let visit = match &named {
         Some(id) => match sessions.visit(id, &tenant) {

@@ -47,14 +47,14 @@ impl Client {
 }
 
 /// A subscription from this moment on.
-pub fn from_now(scope: &Tenant, id: ConversationId) -> Result<Subscription, Error> {
-    scope.conversation(id).subscribe(scope.conversation(id).get()?.head.seq)
+pub fn from_now(tenant: &Tenant, id: ConversationId) -> Result<Subscription, Error> {
+    tenant.conversation(id).subscribe(tenant.conversation(id).get()?.head.seq)
 }
 
 /// Reports every append, until the client is gone or the conversation is deleted. Chunks of an open turn are
 /// not reported; its end is.
 pub async fn conversation(
-    scope: Tenant,
+    tenant: Tenant,
     id: ConversationId,
     mut updates: Subscription,
     uri: String,
@@ -86,7 +86,7 @@ pub async fn conversation(
                 break seq;
             }
         };
-        match scope.conversation(id).subscribe(again_from.saturating_sub(1)) {
+        match tenant.conversation(id).subscribe(again_from.saturating_sub(1)) {
             Ok(again) => updates = again,
             Err(_) => return,
         }

@@ -46,11 +46,11 @@ pub struct ReplyFormat {
 
 async fn create(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     headers: HeaderMap,
     Json(mut body): Json<Fields>,
 ) -> Result<Response, Refused> {
-    let model = models::find(&scope, body.take("model")?)?;
+    let model = models::find(&tenant, body.take("model")?)?;
     let messages: Vec<Raw> = body.need("messages")?;
     if messages.is_empty() {
         return Err(Refused::field("messages", "messages is empty; give at least one message"));
@@ -60,13 +60,13 @@ async fn create(
     let options: Option<Value> = body.take("stream_options")?;
     let mut metadata: Option<serde_json::Map<String, Value>> = body.take("metadata")?;
     let named = metadata.as_mut().and_then(|metadata| metadata.shift_remove("conversation"));
-    let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "openai-chat")?;
+    let recorder = Recorder::named(&tenant, &headers, named.as_ref().and_then(Value::as_str), "openai-chat")?;
     if let Some(rest) = metadata.as_ref().filter(|rest| !rest.is_empty() && !store) {
         body.0.insert("metadata".into(), Raw::of(rest)?);
     }
     let request = request(&model, body, messages.clone())?;
     let kept = match store && recorder.is_none() {
-        true => Some(completions::begin(&scope, metadata.unwrap_or_default()).await?),
+        true => Some(completions::begin(&tenant, metadata.unwrap_or_default()).await?),
         false => None,
     };
     let shown = ReplyFormat {

@@ -51,8 +51,8 @@ pub fn summary_of(item: &Raw) -> Result<Option<String>, Error> {
 
 /// Summarizes, in a temporary conversation. User messages are repeated before the summary. From a call that waits for its
 /// result on, everything is repeated after it: the result comes with a later request.
-async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
-    let model = models::find(&scope, Some(body.need("model")?))?;
+async fn compact(Writer(tenant): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
+    let model = models::find(&tenant, Some(body.need("model")?))?;
     let input = body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default();
     let previous: Option<String> = body.take("previous_response_id")?;
     let instructions: Option<String> = body.take("instructions")?;
@@ -67,12 +67,12 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
     let (output, read, written) = blocking(move || {
         let place = match &previous {
             Some(previous) => {
-                let (turn, end) = end_of(&scope, previous)?;
-                scope.conversation(turn.conversation).fork(end).wait()?
+                let (turn, end) = end_of(&tenant, previous)?;
+                tenant.conversation(turn.conversation).fork(end).wait()?
             }
             None => {
                 let settings = Settings { retention: Some(Retention::Ephemeral), ..Settings::default() };
-                scope.create(settings).wait()?
+                tenant.create(settings).wait()?
             }
         };
         let summarized = (|| {
@@ -94,7 +94,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
             let read: u64 = messages.iter().map(|message| family.message(message)).sum();
             let (covered, kept) = turns.split_at(kept_from);
             let asked = covered.iter().filter(|turn| turn.role == Role::User);
-            let mut output: Vec<Value> = asked.flat_map(|turn| items::of_turn(&scope, turn)).collect();
+            let mut output: Vec<Value> = asked.flat_map(|turn| items::of_turn(&tenant, turn)).collect();
             let written = summary.as_ref().map_or(0, |text| family.count(text));
             output.extend(summary.map(|text| {
                 json!({
@@ -103,7 +103,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
                     "encrypted_content": BASE64_STANDARD.encode(format!("{MARK}{text}")),
                 })
             }));
-            output.extend(kept.iter().flat_map(|turn| items::of_turn(&scope, turn)));
+            output.extend(kept.iter().flat_map(|turn| items::of_turn(&tenant, turn)));
             Ok((output, read, written))
         })();
         place.delete("it was there to be summarized").wait()?;

@@ -85,22 +85,22 @@ pub fn new_turns(given: &[Raw]) -> Result<Vec<NewTurn>, Refused> {
 }
 
 /// Appends items, and returns them.
-pub async fn append(scope: Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<Vec<Value>, Refused> {
+pub async fn append(tenant: Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<Vec<Value>, Refused> {
     if turns.is_empty() {
         return Ok(Vec::new());
     }
-    let appended = scope.conversation(id).append_all(turns).await.map_err(Refused::at("items"))?;
-    Ok(blocking(move || Ok(appended.turns.iter().flat_map(|turn| items::of_turn(&scope, turn)).collect()))
+    let appended = tenant.conversation(id).append_all(turns).await.map_err(Refused::at("items"))?;
+    Ok(blocking(move || Ok(appended.turns.iter().flat_map(|turn| items::of_turn(&tenant, turn)).collect()))
         .await?)
 }
 
-async fn create(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
+async fn create(Writer(tenant): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
     let given: Vec<Raw> = body.take("items")?.unwrap_or_default();
     let turns = new_turns(&given)?;
     let metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
     let settings = Settings { metadata, ..Settings::default() };
-    let chat = scope.create(settings).await?;
-    if let Err(refused) = append(scope, chat.id(), turns).await {
+    let chat = tenant.create(settings).await?;
+    if let Err(refused) = append(tenant, chat.id(), turns).await {
         chat.delete("its first items were refused").await?;
         return Err(refused);
     }
@@ -108,29 +108,29 @@ async fn create(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<a
 }
 
 async fn retrieve(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<ConversationId>,
 ) -> Result<axum::Json<Value>, Refused> {
-    Ok(axum::Json(object(&blocking(move || scope.conversation(id).get()).await?)))
+    Ok(axum::Json(object(&blocking(move || tenant.conversation(id).get()).await?)))
 }
 
 async fn update(
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     Path(id): Path<ConversationId>,
     Json(mut body): Json<Fields>,
 ) -> Result<axum::Json<Value>, Refused> {
     let metadata = body.take("metadata")?.unwrap_or_default();
-    Ok(axum::Json(object(&replace_metadata(&scope, id, metadata).await?)))
+    Ok(axum::Json(object(&replace_metadata(&tenant, id, metadata).await?)))
 }
 
 /// Replaces the metadata of a conversation, as far as this interface shows it.
 pub async fn replace_metadata(
-    scope: &Tenant,
+    tenant: &Tenant,
     id: ConversationId,
     metadata: BTreeMap<String, String>,
 ) -> Result<Conversation, Refused> {
     let mut metadata = raw_metadata(metadata)?;
-    let chat = scope.conversation(id);
+    let chat = tenant.conversation(id);
     let reading = chat.clone();
     let now = blocking(move || reading.get()).await?;
     for (key, _) in texts(&now) {
@@ -140,8 +140,8 @@ pub async fn replace_metadata(
     Ok(blocking(move || chat.update(Settings { metadata, ..Settings::default() }).wait()).await?)
 }
 
-async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<axum::Json<Value>, Refused> {
-    scope.conversation(id).delete("deleted through /v1/conversations").await?;
+async fn delete(Admin(tenant): Admin, Path(id): Path<ConversationId>) -> Result<axum::Json<Value>, Refused> {
+    tenant.conversation(id).delete("deleted through /v1/conversations").await?;
     Ok(axum::Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
 }
 
@@ -193,7 +193,7 @@ pub fn page(data: Vec<Value>, has_more: bool) -> axum::Json<Value> {
 }
 
 /// Conversations, by the time of the latest turn, newest first.
-async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axum::Json<Value>, Refused> {
+async fn list(Reader(tenant): Reader, Query(paging): Query<Paging>) -> Result<axum::Json<Value>, Refused> {
     let limit = paging.limit()?;
     if !paging.newest_first()? {
         return Err(Refused::field("order", "conversations are listed latest first; leave order out"));
@@ -203,12 +203,12 @@ async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axu
     let mut found = blocking(move || {
         let mut query = ListQuery { limit: PAGE_MAX, ..ListQuery::default() };
         if let Some(id) = after {
-            let last = scope.conversation(id).get()?;
+            let last = tenant.conversation(id).get()?;
             query.after = Some((last.said(), last.id));
         }
         let mut found = Vec::new();
         loop {
-            let page = scope.list(query.clone())?;
+            let page = tenant.list(query.clone())?;
             found.extend(page.data.iter().filter(|conversation| !conversation.is_hidden()).map(object));
             query.after = page.next;
             if page.next.is_none() || found.len() > limit {

@@ -38,21 +38,21 @@ pub fn generation(turn: &Turn) -> Generation {
 }
 
 /// The message of a turn. Payloads that were moved into assets are put back.
-pub fn restored(scope: &Tenant, turn: &Turn) -> String {
+pub fn restored(tenant: &Tenant, turn: &Turn) -> String {
     let bytes = |id: &str| {
-        let asset = scope.conversation(turn.conversation).assets().get(id).ok()?;
-        scope.asset_bytes(&asset).ok()
+        let asset = tenant.conversation(turn.conversation).assets().get(id).ok()?;
+        tenant.asset_bytes(&asset).ok()
     };
     let message = turn.message.as_ref().map_or("null", Raw::get);
     asset::restore(message, bytes).unwrap_or_else(|_| message.to_string())
 }
 
 /// The items of a turn, with their ids.
-pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
+pub fn of_turn(tenant: &Tenant, turn: &Turn) -> Vec<Value> {
     if turn.message.is_none() {
         return Vec::new();
     }
-    let message = read(&restored(scope, turn));
+    let message = read(&restored(tenant, turn));
     let about = generation(turn);
     let mut names = Names::new(about.answer.unwrap_or(turn.id));
     let mut items = of_message(&message);

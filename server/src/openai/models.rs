@@ -42,10 +42,10 @@ impl Chosen {
 
 /// Finds a model by its configured name, by its name at the provider, or as `name/model` for any model of that
 /// provider.
-pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
-    let models = scope.generations().models();
+pub fn find(tenant: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
+    let models = tenant.generations().models();
     let Some(asked) = asked else {
-        let configured = scope.generations().model(None).map_err(Refused::at("model"))?;
+        let configured = tenant.generations().model(None).map_err(Refused::at("model"))?;
         let same = |(name, _): &&(String, String)| models.len() == 1 || name == "default";
         let name = models.iter().find(same).map(|(name, _)| name.clone()).unwrap_or_default();
         return Ok(Chosen { asked: name.clone(), name, served: None, configured });
@@ -60,7 +60,7 @@ pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
             _ => return Err(unknown(&asked)),
         },
     };
-    let configured = scope.generations().model(Some(&name)).map_err(Refused::at("model"))?;
+    let configured = tenant.generations().model(Some(&name)).map_err(Refused::at("model"))?;
     Ok(Chosen { asked, name, served, configured })
 }
 
@@ -80,8 +80,8 @@ fn object(id: &str) -> Value {
     json!({"id": id, "object": "model", "created": 0, "owned_by": "everturn"})
 }
 
-async fn list(State(app): State<Arc<App>>, Reader(scope): Reader) -> Json<Value> {
-    let models = scope.generations().models();
+async fn list(State(app): State<Arc<App>>, Reader(tenant): Reader) -> Json<Value> {
+    let models = tenant.generations().models();
     let mut ids: Vec<&str> = models.iter().map(|(name, _)| name.as_str()).collect();
     ids.extend(models.iter().map(|(_, served)| served.as_str()));
     ids.extend(app.embedders.iter().flat_map(|(name, embedder)| [name.as_str(), embedder.model()]));
@@ -98,12 +98,12 @@ async fn list(State(app): State<Arc<App>>, Reader(scope): Reader) -> Json<Value>
 
 async fn retrieve(
     State(app): State<Arc<App>>,
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Refused> {
     let embeds = app.embedders.iter().any(|(name, embedder)| *name == id || embedder.model() == id);
     if !embeds {
-        find(&scope, Some(id.clone()))?;
+        find(&tenant, Some(id.clone()))?;
     }
     Ok(Json(object(&id)))
 }

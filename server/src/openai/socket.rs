@@ -182,7 +182,7 @@ impl Connection {
         if !ask.store && ask.conversation.is_none() {
             return self.unstored(ask, generate, feed).await;
         }
-        let Begun { running, .. } = begin(&self.caller.scope, ask).await?;
+        let Begun { running, .. } = begin(&self.caller.tenant, ask).await?;
         // Its failure is the last event of the stream.
         let _ = show(&self.app, running, Some(feed)).await;
         Ok(())
@@ -192,7 +192,7 @@ impl Connection {
     async fn unstored(&mut self, ask: Ask, generate: bool, feed: &Feed) -> Result<(), Refused> {
         let (previous, mut messages) = (ask.previous.clone(), ask.input.clone());
         if generate {
-            let Begun { running, .. } = begin(&self.caller.scope, ask).await?;
+            let Begun { running, .. } = begin(&self.caller.tenant, ask).await?;
             let turn = running.turn;
             if let Ok(answer) = show(&self.app, running, Some(feed)).await {
                 messages.extend(answer.messages);
@@ -202,7 +202,7 @@ impl Connection {
         }
         // A request that only prepares the next one.
         let turn = fresh()?;
-        let model = models::find(&self.caller.scope, ask.model)?.asked;
+        let model = models::find(&self.caller.tenant, ask.model)?.asked;
         let mut events =
             Events::new(turn, StoredRequest { model, echo: ask.echo, conversation: None, inputs: 0 });
         tell(feed, &events.begin()).await;

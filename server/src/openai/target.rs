@@ -36,9 +36,9 @@ pub struct StartedResponse {
 }
 
 /// Begins a generation that is stored.
-pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedResponse, Refused> {
+pub async fn begin(tenant: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedResponse, Refused> {
     let (conversation, previous, input) = (ask.conversation, ask.previous.clone(), ask.input.clone());
-    let (finding, provider, echo) = (scope.clone(), model.provider(), ask.echo.clone());
+    let (finding, provider, echo) = (tenant.clone(), model.provider(), ask.echo.clone());
     let mut options = options(ask, model)?;
     let (target, turns) = blocking(move || {
         let target = match (conversation, previous) {
@@ -68,14 +68,14 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedRe
     options.metadata = BTreeMap::from([(KEY.to_string(), Raw::of(&kept)?)]);
     options.append.expected_seq = target.expected;
     options.input = turns;
-    let first = scope.conversation(target.id).generate(options.clone()).await;
+    let first = tenant.conversation(target.id).generate(options.clone()).await;
     let (began, own) = match (first, target.after) {
         // Another request continued it at this very moment: then this is a branch.
         (Err(Error::Conflict(_)), Some(after)) if target.expected.is_some() => {
-            let forking = scope.clone();
+            let forking = tenant.clone();
             let id = blocking(move || hide(&forking, Some(after))).await?;
             options.append.expected_seq = None;
-            (scope.conversation(id).generate(options).await, Some(id))
+            (tenant.conversation(id).generate(options).await, Some(id))
         }
         (first, _) => (first, target.own.then_some(target.id)),
     };
@@ -83,7 +83,7 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedRe
         Ok(generating) => Ok(StartedResponse { generating, kept, own: own.is_some() }),
         Err(error) => {
             if let Some(own) = own {
-                scope.conversation(own).delete("its response could not begin").await?;
+                tenant.conversation(own).delete("its response could not begin").await?;
             }
             Err(error.into())
         }
@@ -146,22 +146,22 @@ fn fields(
 }
 
 /// A hidden conversation: new, or a fork.
-fn hide(scope: &Tenant, after: Option<(ConversationId, u64)>) -> Result<ConversationId, Error> {
+fn hide(tenant: &Tenant, after: Option<(ConversationId, u64)>) -> Result<ConversationId, Error> {
     let metadata = BTreeMap::from([(HIDDEN.to_string(), Raw::of(&"responses")?)]);
     let settings = Settings { metadata, ..Settings::default() };
     match after {
-        None => Ok(scope.create(settings).wait()?.id()),
+        None => Ok(tenant.create(settings).wait()?.id()),
         Some((id, seq)) => {
-            let fork = scope.conversation(id).fork(seq).wait()?;
+            let fork = tenant.conversation(id).fork(seq).wait()?;
             Ok(fork.update(settings).wait()?.id)
         }
     }
 }
 
 /// After a response: in its own conversation, if that is hidden and ends with it; else in a fork from there.
-fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
-    let (turn, end) = end_of(scope, previous)?;
-    let conversation = scope.conversation(turn.conversation).get()?;
+fn continue_after(tenant: &Tenant, previous: &str) -> Result<Target, Error> {
+    let (turn, end) = end_of(tenant, previous)?;
+    let conversation = tenant.conversation(turn.conversation).get()?;
     let later = HistoryQuery {
         after: Some(turn.seq),
         include_superseded: true,
@@ -169,7 +169,7 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
         limit: items::generation(&turn).items.unwrap_or(1).clamp(1, PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    let mut later = scope.conversation(turn.conversation).history(later)?.data.into_iter();
+    let mut later = tenant.conversation(turn.conversation).history(later)?.data.into_iter();
     let follows = |entry: HistoryEntry| match entry {
         HistoryEntry::Turn(later) => items::generation(&later).answer != Some(turn.id),
         HistoryEntry::Event(_) => false,
@@ -178,13 +178,13 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
         let expected = Some(conversation.head.seq);
         return Ok(Target { id: conversation.id, expected, after: Some((conversation.id, end)), own: false });
     }
-    let id = hide(scope, Some((turn.conversation, end)))?;
+    let id = hide(tenant, Some((turn.conversation, end)))?;
     Ok(Target { id, expected: None, after: None, own: true })
 }
 
 /// The turn of a response that has ended, and the `seq` of its end.
-pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
-    let (turn, _) = match stored::find(scope, response) {
+pub fn end_of(tenant: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
+    let (turn, _) = match stored::find(tenant, response) {
         Err(Error::NotFound(_)) => {
             let text = format!(
                 "the response {:?} to continue does not exist; it was deleted, or never stored",
@@ -199,7 +199,7 @@ pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
             format!("{response} is {}; only one that has ended with a reply can be continued", turn.status);
         return Err(Error::invalid("previous_response_not_completed", text));
     }
-    let (end, _) = stored::ended(scope, &turn)?;
+    let (end, _) = stored::ended(tenant, &turn)?;
     Ok((turn, end))
 }
 
@@ -208,15 +208,15 @@ pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
 /// Clients may send again what is there already. What is new is found by comparison, so a request that is repeated
 /// after a failure appends nothing, and a client that leaves the items out whose ids it knows can do so.
 fn new_input(
-    scope: &Tenant,
+    tenant: &Tenant,
     place: Option<(ConversationId, Option<u64>)>,
     input: &[Raw],
 ) -> Result<Vec<NewTurn>, Error> {
     let known = match place {
-        Some((id, until)) => recorded::last_turns(scope, id, until.map(|seq| seq + 1))?,
+        Some((id, until)) => recorded::last_turns(tenant, id, until.map(|seq| seq + 1))?,
         None => Vec::new(),
     };
-    let (messages, here) = resolve(scope, place.map(|(id, _)| id), input)?;
+    let (messages, here) = resolve(tenant, place.map(|(id, _)| id), input)?;
     let new = recorded::new_messages(&messages, &known, Resend::WithoutReplies);
     let new: Vec<&Raw> = new.into_iter().filter(|at| !here[*at]).map(|at| &messages[at]).collect();
     if known.len() < COMPARED_TURNS_MAX {
@@ -257,7 +257,7 @@ pub fn check_results(known: &[Turn], new: &[&Raw]) -> Result<(), Error> {
 /// message, as its provider wants it back; others become the items alone. Also whether each is already in the
 /// conversation.
 fn resolve(
-    scope: &Tenant,
+    tenant: &Tenant,
     id: Option<ConversationId>,
     input: &[Raw],
 ) -> Result<(Vec<Raw>, Vec<bool>), Error> {
@@ -268,11 +268,11 @@ fn resolve(
         for of_turn in std::mem::take(references).chunk_by(|a, b| a.turn.id == b.turn.id) {
             let turn = &of_turn[0].turn;
             let said = match of_turn.len() == of_turn[0].items.len() {
-                true => vec![Raw::new(items::restored(scope, turn))?],
+                true => vec![Raw::new(items::restored(tenant, turn))?],
                 false => of_turn.iter().filter_map(At::item).map(alone).collect::<Result<Vec<_>, _>>()?,
             };
             here.extend(
-                said.iter().map(|_| id.is_some_and(|id| scope.conversation(id).turn(turn.id).is_ok())),
+                said.iter().map(|_| id.is_some_and(|id| tenant.conversation(id).turn(turn.id).is_ok())),
             );
             messages.extend(said);
         }
@@ -282,7 +282,7 @@ fn resolve(
         match referred(item) {
             Some(reference) => {
                 if seen.insert(reference.clone()) {
-                    references.push(find_item(scope, &reference)?);
+                    references.push(find_item(tenant, &reference)?);
                 }
             }
             None => {
@@ -314,11 +314,11 @@ fn referred(item: &Raw) -> Option<String> {
 }
 
 /// The item of a reference, in whichever conversation it is.
-fn find_item(scope: &Tenant, item: &str) -> Result<At, Error> {
+fn find_item(tenant: &Tenant, item: &str) -> Result<At, Error> {
     let absent = || Error::not_found("item_not_found", format!("there is no item {:?}", clip(item)));
     let turn = ids::turn_of_item(item).ok_or_else(absent)?;
-    let said = scope.turn(turn).map_err(|_| absent())?;
-    let at = super::item_routes::locate(scope, said.conversation, item)?;
+    let said = tenant.turn(turn).map_err(|_| absent())?;
+    let at = super::item_routes::locate(tenant, said.conversation, item)?;
     if at.index.is_none() || at.turn.visibility == Visibility::Private {
         return Err(absent());
     }
@@ -326,14 +326,14 @@ fn find_item(scope: &Tenant, item: &str) -> Result<At, Error> {
 }
 
 /// The request for a reply that is not stored. Earlier turns are read, and nothing is written.
-pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
+pub async fn unstored_request(tenant: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
         options(ask, model)?;
     let (provider, served) = (model.provider(), model.served_name().to_string());
     let most = model.configured.context_tokens;
     let tools = context.tools.clone();
-    let reading = scope.clone();
+    let reading = tenant.clone();
     let (system, messages) = blocking(move || {
         let before = previous.map(|previous| end_of(&reading, &previous)).transpose()?;
         let place = before.as_ref().map(|(turn, end)| (turn.conversation, Some(*end)));

@@ -48,7 +48,7 @@ struct Add {
 
 async fn add_asset(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     Query(add): Query<Add>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -57,7 +57,7 @@ async fn add_asset(
     let thread = large_thread().await?;
     let bytes = json::bytes(request, &app.config, app.config.asset_bytes_max).await?;
     let add = move || {
-        let conversation = add.conversation.find(&scope)?;
+        let conversation = add.conversation.find(&tenant)?;
         match add.visibility {
             Visibility::Private => conversation.assets().add_private(add.name, &mime_type, bytes.into()),
             _ => conversation.assets().add(add.name, &mime_type, bytes.into()),
@@ -72,7 +72,7 @@ async fn add_asset(
 async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
     let headers = request.headers().clone();
     let (asker, wanted_asset) = operations::read::<GetAsset>(&app, request).await?;
-    let scope = asker.tenant.clone();
+    let tenant = asker.tenant.clone();
     let asset = blocking(move || wanted_asset.find(&asker)).await?;
     let (Some(sha256), Some(size)) = (asset.sha256, asset.bytes) else {
         let text = format!("the bytes of {} are not kept here; its storage says where", asset.id);
@@ -99,14 +99,14 @@ async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Res
     shown.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
     // The first piece is read before the answer begins, so that missing bytes are an error and not a truncated
     // answer.
-    let first = piece(scope.clone(), asset.clone(), range.clone()).await?;
-    Ok((status, etag(sha256), shown, AsIs, body(scope, asset, range, first)).into_response())
+    let first = piece(tenant.clone(), asset.clone(), range.clone()).await?;
+    Ok((status, etag(sha256), shown, AsIs, body(tenant, asset, range, first)).into_response())
 }
 
 /// Number of bytes read at a time.
 const PIECE_BYTES: u64 = ASSET_PIECE_BYTES as u64;
 
-async fn piece(scope: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
+async fn piece(tenant: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
     blocking(move || {
         // Up to the end of a piece, so that each piece is read and checked once. An asset without hashes of
         // pieces is checked as a whole, so it is read at once.
@@ -114,15 +114,15 @@ async fn piece(scope: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes, 
             true => range.end,
             false => range.end.min((range.start / PIECE_BYTES + 1) * PIECE_BYTES),
         };
-        scope.asset_range(&asset, range.start..end).map(Bytes::from)
+        tenant.asset_range(&asset, range.start..end).map(Bytes::from)
     })
     .await
 }
 
-fn body(scope: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
+fn body(tenant: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
     let rest = range.start + first.len() as u64..range.end;
     let pieces = futures_util::stream::try_unfold((Some(first), rest), move |(first, rest)| {
-        let (scope, asset) = (scope.clone(), asset.clone());
+        let (tenant, asset) = (tenant.clone(), asset.clone());
         async move {
             if let Some(first) = first {
                 return Ok(Some((first, (None, rest))));
@@ -131,7 +131,7 @@ fn body(scope: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
                 return Ok::<_, std::io::Error>(None);
             }
             let piece =
-                piece(scope, asset, rest.clone()).await.map_err(|e| std::io::Error::other(e.to_string()))?;
+                piece(tenant, asset, rest.clone()).await.map_err(|e| std::io::Error::other(e.to_string()))?;
             let rest = rest.start + piece.len() as u64..rest.end;
             Ok(Some((piece, (None, rest))))
         }

@@ -36,11 +36,11 @@ pub fn routes() -> Router<Arc<App>> {
 struct Nothing {}
 
 async fn get_transcript(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<ConversationId>,
     Query(Nothing {}): Query<Nothing>,
 ) -> Result<Response, Problem> {
-    let text = written(scope.conversation(id), Format::Transcript, false).await?;
+    let text = written(tenant.conversation(id), Format::Transcript, false).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
@@ -82,7 +82,7 @@ struct Named {
 
 async fn import(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     Extension(caller): Extension<Caller>,
     Query(file_named): Query<Named>,
     body: Body,
@@ -95,7 +95,7 @@ async fn import(
         let mut within = Read::by_ref(&mut file).take(bytes_max);
         let Named { name, watched } = &file_named;
         let options = ImportOptions { name: name.as_deref(), watched: *watched, role: caller.role };
-        let imported = scope.import_with(options, &mut within, &mut |_| {});
+        let imported = tenant.import_with(options, &mut within, &mut |_| {});
         let too_large = within.limit() == 0 && file.read(&mut [0]).is_ok_and(|more| more > 0);
         let broken = file.broken;
         (imported, too_large, broken)
