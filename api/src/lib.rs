@@ -10,25 +10,25 @@
 //! (the engine does).
 //!
 //! Reading order: [`Operation`] and [`About`]; a file of operations, such as `facts`; [`table`] for what all of
-//! them have in common; [`given`] for reading a request, [`sent`] for writing one, and [`hints`] for the words of errors.
+//! them have in common; [`decode`] for reading a request, [`encode`] for writing one, and [`hints`] for the words of errors.
 
 mod about;
-mod asker;
 pub mod assets;
 pub mod compaction;
 pub mod context;
 pub mod conversations;
+pub mod decode;
+pub mod encode;
 pub mod erasing;
 pub mod events;
 pub mod facts;
 pub mod generations;
-pub mod given;
 pub mod hints;
 pub mod keys;
 mod page;
 pub mod projections;
 pub mod recall;
-pub mod sent;
+mod requester;
 pub mod sessions;
 pub mod state;
 pub mod streams;
@@ -38,8 +38,8 @@ pub mod turns;
 pub mod usage;
 
 pub use about::{About, Method, Noun, Work};
-pub use asker::{Asker, ConversationName, Elsewhere, Threads};
 pub use page::Page;
+pub use requester::{ConversationName, Elsewhere, Requester, Threads};
 pub use table::{Reply, Request, Row, TABLE};
 
 use everturn_core::Error;
@@ -56,7 +56,7 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sized + 
     const ABOUT: About;
 
     /// Runs the operation.
-    fn run(self, asker: &Asker) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
+    fn run(self, requester: &Requester) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 
     /// HTTP status of an answer.
     fn status(_answer: &Self::Answer) -> u16 {

@@ -329,15 +329,15 @@ pub struct Model {
     #[arg(long, env = "EVERTURN_MODEL")]
     pub model: Option<String>,
     /// API of the model's server
-    #[arg(long, value_enum, default_value_t = Speaks::OpenaiChat)]
-    pub speaks: Speaks,
+    #[arg(long, value_enum, default_value_t = ModelApi::OpenaiChat)]
+    pub speaks: ModelApi,
     /// Environment variable that holds its key
     #[arg(long, value_name = "NAME")]
     pub api_key_env: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Speaks {
+pub enum ModelApi {
     /// OpenAI chat completions, also offered by many other servers
     OpenaiChat,
     /// OpenAI Responses

@@ -5,7 +5,7 @@ mod owner;
 mod remote;
 
 pub use local::Local;
-pub use owner::{LocalStore, McpStore, Owner, Reached};
+pub use owner::{LocalStore, McpStore, Owner, WritableStore};
 pub use remote::Remote;
 
 use crate::output::Failure;

@@ -1,7 +1,7 @@
 //! Opening the store: a local file, or a server.
 
 use crate::args::Args;
-use crate::client::{Client, Local, LocalStore, Owner, Reached, Remote};
+use crate::client::{Client, Local, LocalStore, Owner, Remote, WritableStore};
 use crate::output::Failure;
 use clap::parser::ValueSource;
 use everturn::model::{BuiltinEmbedder, Embed, Embedder};
@@ -9,7 +9,7 @@ use everturn::{Everturn, Options};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_server::settings::{Flag, OpenEmbedder, Origin, Settings, read_file};
-use everturn_server::socket::{AskedModel, Tenure};
+use everturn_server::socket::{RequestedModel, Tenure};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,7 +164,7 @@ pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
 }
 
 /// As [`with`], for operations that ask this model; a server has its own.
-pub fn asking(args: &Args, options: Options, model: Option<AskedModel>) -> Result<Client, Failure> {
+pub fn asking(args: &Args, options: Options, model: Option<RequestedModel>) -> Result<Client, Failure> {
     if let Some(url) = server(args)? {
         return remote(args, url);
     }
@@ -185,9 +185,11 @@ fn reach(args: &Args, mut local: LocalStore) -> Result<Client, Failure> {
     let is_mirrored = args.sources.mirror == Some(ValueSource::CommandLine);
     local.alone |= is_mirrored;
     match local.open()? {
-        Reached::Here(store) => Ok(local.here(*store)?),
-        Reached::Through(_, owned) if is_mirrored => Err(owned.0.into()),
-        Reached::Through(remote, owned) => Ok(Client::Owner(Box::new(Owner::new(local, remote, owned)))),
+        WritableStore::Here(store) => Ok(local.here(*store)?),
+        WritableStore::Through(_, owned) if is_mirrored => Err(owned.0.into()),
+        WritableStore::Through(remote, owned) => {
+            Ok(Client::Owner(Box::new(Owner::new(local, remote, owned))))
+        }
     }
 }
 

@@ -61,14 +61,14 @@ pub struct Detail {
 
 /// Calls of the turns that are shown.
 #[derive(Default)]
-pub struct Called {
+pub struct ShownCalls {
     /// Tools, by the ids of the calls: most results do not name theirs.
     pub tools: HashMap<String, String>,
     /// Calls that were given up.
     pub given_up: Vec<GivenUp>,
 }
 
-impl Called {
+impl ShownCalls {
     /// A line about a call that was given up.
     fn given_up(&self, turn: TurnId, id: Option<&str>, name: &str) -> Option<String> {
         let given_up = self.given_up.iter().find(|given_up| given_up.is_of(Some(turn), id, name))?;
@@ -78,7 +78,7 @@ impl Called {
 }
 
 /// A turn: actor, time, content.
-pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) -> String {
+pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut ShownCalls) -> String {
     let speech = speech::of_turn(turn);
     let mut out = head(speech, turn.actor.as_deref(), turn.occurred_at.unwrap_or(turn.created), turn.seq);
     if detail.ids {
@@ -140,10 +140,10 @@ fn body(
     role: Role,
     assets: &[Asset],
     full: bool,
-    called: &mut Called,
+    called: &mut ShownCalls,
 ) -> String {
     let mut out = String::new();
-    let result = |called: &Called, id: Option<&str>, name: Option<&str>, text: &str| {
+    let result = |called: &ShownCalls, id: Option<&str>, name: Option<&str>, text: &str| {
         let tool = id.and_then(|id| called.tools.get(id)).map(String::as_str).or(name);
         // The head of the turn names the actor.
         let tool = tool.filter(|tool| turn.actor.as_deref() != Some(*tool));

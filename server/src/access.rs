@@ -16,7 +16,7 @@ pub use everturn_core::access::KeyRole;
 use crate::app::{App, blocking};
 use crate::config::Config;
 use crate::lanes::{Charge, Lane, Lanes, hold_until_sent};
-use crate::observe::CalledBy;
+use crate::observe::CallerInfo;
 use crate::problem::Problem;
 use crate::socket::{self, OverSocket};
 use axum::body::HttpBody;
@@ -28,11 +28,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cache::Cache;
 use everturn::{KEY_PREFIX, Tenant};
-use everturn_api::{Asker, Threads};
+use everturn_api::{Requester, Threads};
 use everturn_core::Error;
 use jwt::Verifier;
 pub use lease::{Credential, Lease};
-use limits::{Limiters, Running};
+use limits::{Limiters, RunningRequest};
 use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -59,9 +59,9 @@ pub struct Caller {
 
 impl Caller {
     /// The caller as the API takes it, on a thread that may block or on one that serves.
-    pub fn asker(&self, threads: Threads) -> Asker {
+    pub fn requester(&self, threads: Threads) -> Requester {
         let (tenant, role) = (self.tenant.clone(), self.role);
-        Asker { tenant, role, is_keyless: self.is_keyless, threads, progress: None }
+        Requester { tenant, role, is_keyless: self.is_keyless, threads, progress: None }
     }
 }
 
@@ -131,7 +131,7 @@ impl Access {
 
     /// Counts a request of this caller, or refuses it. Local callers without a key share with nobody, so they have no
     /// limits.
-    pub fn admit(&self, caller: &Caller) -> Result<Option<Running>, Problem> {
+    pub fn admit(&self, caller: &Caller) -> Result<Option<RunningRequest>, Problem> {
         let who = caller.who.as_ref();
         who.map(|who| self.limiters.enter(who, caller.tenant.name(), &caller.lane)).transpose()
     }
@@ -261,7 +261,7 @@ pub async fn authenticate(app: &App, request: Request, next: Next) -> Response {
     };
     let span = tracing::Span::current();
     span.record("everturn.tenant", caller.tenant.name().as_str());
-    let called_by = CalledBy { tenant: caller.tenant.name().clone(), key: caller.who.clone() };
+    let called_by = CallerInfo { tenant: caller.tenant.name().clone(), key: caller.who.clone() };
     span.record("everturn.key", caller.who.as_deref());
     let running = match app.access.admit(&caller) {
         Ok(running) => running,

@@ -71,7 +71,7 @@ pub async fn body(request: Request, config: &Config, bytes_max: usize) -> Result
 
 /// The bytes of a body, inside a limit. A large one waits for memory of the tenant before it is read.
 pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Result<Bytes, Problem> {
-    let errand = lanes::current();
+    let request_lane = lanes::current();
     let body = request.into_body();
     let announced = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let mut reserved = false;
@@ -79,11 +79,11 @@ pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Resul
     let mut bytes = Vec::new();
     loop {
         let expected = announced.unwrap_or(if bytes.is_empty() { 0 } else { bytes_max });
-        if let Some(errand) = &errand
+        if let Some(request_lane) = &request_lane
             && !reserved
             && (bytes.len() > SMALL_BYTES || announced.is_some_and(|bytes| bytes > SMALL_BYTES))
         {
-            errand.reserve(expected.min(bytes_max)).await?;
+            request_lane.reserve(expected.min(bytes_max)).await?;
             reserved = true;
         }
         let piece = match tokio::time::timeout(config.limits.body_timeout, body.next()).await {
@@ -137,7 +137,7 @@ async fn discard(mut body: BodyDataStream) {
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     everturn_core::json::check(text)?;
-    everturn_api::given::from_json(text).map_err(|e| {
+    everturn_api::decode::from_json(text).map_err(|e| {
         Problem::from(Error::invalid("body.shape", format!("the body is not what is expected: {e}")))
     })
 }

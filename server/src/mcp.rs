@@ -23,7 +23,7 @@ mod tools;
 mod watch;
 
 pub use http::routes;
-pub use stdio::{Asked, SharedStore, Stdio, stdio};
+pub use stdio::{SharedStore, Stdio, ToolDispatch, stdio};
 pub use tools::{Toolsets, read as read_tool, run as run_tool};
 
 use everturn::Tenant;
@@ -39,7 +39,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-use watch::Lists;
+use watch::ListingSource;
 
 /// State shared by all sessions of a process.
 struct Shared {
@@ -49,7 +49,7 @@ struct Shared {
     record: Option<PathBuf>,
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
-    lists: Lists,
+    lists: ListingSource,
     sessions: Arc<LocalSessionManager>,
     /// Recorders of requests that belong to no session, by tenant.
     loose: Mutex<HashMap<TenantName, Arc<Recorder>>>,
@@ -58,7 +58,7 @@ struct Shared {
 impl Shared {
     fn new(
         transport: &'static str,
-        lists: Lists,
+        lists: ListingSource,
         record: Option<PathBuf>,
         stopping: CancellationToken,
     ) -> Shared {

@@ -22,7 +22,7 @@ pub fn document() -> String {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
     });
-    let mut described = Described {
+    let mut described = DocumentBuilder {
         requests: settings.clone().for_deserialize().into_generator(),
         answers: settings.for_serialize().into_generator(),
         bodies: Object::new(),
@@ -37,7 +37,7 @@ pub fn document() -> String {
     }
     described.add_streams();
     described.answers.subschema_for::<ProblemBody<'static>>();
-    let Described { mut requests, mut answers, bodies, paths } = described;
+    let DocumentBuilder { mut requests, mut answers, bodies, paths } = described;
     let mut schemas = answers.take_definitions(false);
     let mut asked = requests.take_definitions(false);
     asked.extend(bodies);
@@ -81,14 +81,14 @@ pub fn document() -> String {
     serde_json::to_string_pretty(&document).unwrap_or_default()
 }
 
-struct Described {
+struct DocumentBuilder {
     requests: SchemaGenerator,
     answers: SchemaGenerator,
     bodies: Object,
     paths: Object,
 }
 
-impl Described {
+impl DocumentBuilder {
     /// Adds an operation at one of its paths.
     fn add(&mut self, row: &Row, name: &str, path: &str) {
         let about = &row.about;

@@ -47,7 +47,7 @@ const HOP_BY_HOP: [&str; 8] = [
 ];
 
 /// A message that passed.
-pub struct Passed {
+pub struct PassedMessage {
     /// The MCP session, or the exchange if there is none: where ids of requests are unique.
     pub channel: String,
     /// Whether the client sent it.
@@ -69,7 +69,7 @@ pub struct Proxy {
 struct Shared {
     to: reqwest::Url,
     client: reqwest::Client,
-    tap: Box<dyn Fn(Passed) + Send + Sync>,
+    tap: Box<dyn Fn(PassedMessage) + Send + Sync>,
     exchanges: AtomicU64,
     config: Config,
 }
@@ -79,7 +79,7 @@ impl Proxy {
     pub fn bind(
         listen: SocketAddr,
         to: &str,
-        tap: impl Fn(Passed) + Send + Sync + 'static,
+        tap: impl Fn(PassedMessage) + Send + Sync + 'static,
     ) -> Result<Proxy, Error> {
         if !listen.ip().is_loopback() {
             let text = format!(
@@ -163,7 +163,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let channel = session(&parts.headers).or(given).unwrap_or_else(|| format!("exchange {exchange}"));
     let text = std::mem::take(&mut *sent.lock());
     if !text.is_empty() {
-        (shared.tap)(Passed { channel: channel.clone(), from_client: true, at, text });
+        (shared.tap)(PassedMessage { channel: channel.clone(), from_client: true, at, text });
     }
     let answer = match answer {
         Ok(answer) => answer,
@@ -275,7 +275,7 @@ impl Copy {
     fn pass(&self, text: Vec<u8>) {
         if !text.is_empty() {
             let channel = self.channel.clone();
-            (self.shared.tap)(Passed { channel, from_client: false, at: Instant::now(), text });
+            (self.shared.tap)(PassedMessage { channel, from_client: false, at: Instant::now(), text });
         }
     }
 }

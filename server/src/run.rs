@@ -20,7 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
 /// The started server.
-pub struct Started {
+pub struct StartedServer {
     /// Address that it listens on.
     pub address: SocketAddr,
     /// Whether it terminates TLS itself.
@@ -36,7 +36,7 @@ pub struct Started {
 }
 
 /// Serves until SIGINT or SIGTERM. `store` is the URL to open; `started` is called once the port is open.
-pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> Result<(), Error> {
+pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&StartedServer)) -> Result<(), Error> {
     let environment = |name: &str| std::env::var(name).ok();
     let config = settings.config(&environment)?;
     let telemetry = settings.telemetry()?;
@@ -79,7 +79,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         let page = Some(page_url(server.address, tls));
         let sharing =
             file.and_then(|file| socket::share(server.app.clone(), &file, page, socket::Tenure::Lasting));
-        started(&Started { address: server.address, tls, open: server.open, jwt, read_only, models });
+        started(&StartedServer { address: server.address, tls, open: server.open, jwt, read_only, models });
         let served = serve(server, stop).await;
         drop(sharing);
         served.map(|()| telling)

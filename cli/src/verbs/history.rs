@@ -128,7 +128,7 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     let is_filtered = !verb.actor.is_empty() || verb.before.is_some() || verb.after.is_some();
     let detail = show::Detail { full: verb.full, ids: verb.ids };
     let given_up = given_up(&store, id, &page.data)?;
-    let mut called = show::Called { given_up, ..show::Called::default() };
+    let mut called = show::ShownCalls { given_up, ..show::ShownCalls::default() };
     let shown = page.data.iter().flatten().filter_map(|entry| match entry {
         HistoryEntry::Turn(turn) => Some(&**turn),
         HistoryEntry::Event(_) => None,
@@ -210,7 +210,7 @@ pub(super) fn look_back(
     store: &Client,
     id: ConversationId,
     shown: &[&Turn],
-    called: &mut show::Called,
+    called: &mut show::ShownCalls,
 ) -> Result<(), Error> {
     let (seqs, messages): (Vec<u64>, Vec<Value>) =
         shown.iter().filter_map(|turn| Some((turn.seq, turn.value()?))).unzip();

@@ -1,9 +1,9 @@
 //! `everturn import`
 
-mod beside;
 mod dry_run;
 mod find;
 mod joined;
+mod tool_results;
 mod watch;
 
 use crate::args::Args;
@@ -197,7 +197,7 @@ fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> R
     if let Some(imported) = &mut report.imported {
         report.contained = contained(store, paths, imported);
         for path in paths {
-            match beside::attach(store, path, imported) {
+            match tool_results::attach(store, path, imported) {
                 Ok(attached) => report.attached += attached,
                 Err(error) => imported.problems.push(error.to_string()),
             }

@@ -62,7 +62,7 @@ pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
         (None, Some(program)) => (program.to_string_lossy().into_owned(), "stdio"),
         (None, None) => (String::new(), "stdio"),
     };
-    let scribe = Scribe {
+    let scribe = RecordWriter {
         args: args.for_thread(),
         folder: verb.session.clone(),
         conversation: verb.conversation.clone(),
@@ -81,11 +81,11 @@ pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
     }
 }
 
-fn serve(scribe: Scribe, listen: SocketAddr, to: &str) -> Result<(), Failure> {
+fn serve(scribe: RecordWriter, listen: SocketAddr, to: &str) -> Result<(), Failure> {
     let lines = Arc::new(PassedLines::default());
     let tap = {
         let lines = lines.clone();
-        move |passed: everturn_server::Passed| {
+        move |passed: everturn_server::PassedMessage| {
             let from = if passed.from_client { Sender::Client } else { Sender::Server };
             lines.push(PassedLine { channel: passed.channel, from, at: passed.at, bytes: passed.text });
         }
@@ -104,7 +104,7 @@ fn serve(scribe: Scribe, listen: SocketAddr, to: &str) -> Result<(), Failure> {
 }
 
 /// Writes down what passes. A failure is reported once, and what passes goes on.
-struct Scribe {
+struct RecordWriter {
     args: Args,
     /// Folder of the session file.
     folder: Option<PathBuf>,
@@ -129,7 +129,7 @@ enum Destination {
     Store { store: Box<Client>, conversation: ConversationId, is_ours: bool },
 }
 
-impl Scribe {
+impl RecordWriter {
     fn run(mut self, lines: &PassedLines) {
         while let NextLine::Line(line) = lines.next(None) {
             let elapsed = line.at.saturating_duration_since(self.began);

@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use clap::parser::ValueSource;
 use everturn_core::Error;
 use everturn_server::settings::{Flag, Settings, without_password};
-use everturn_server::{Started, run as serve};
+use everturn_server::{StartedServer, run as serve};
 use std::path::PathBuf;
 
 #[derive(ClapArgs)]
@@ -85,7 +85,7 @@ fn settings(args: &Args, verb: &Serve) -> Result<Settings, Error> {
 }
 
 /// Prints what runs and what to try.
-fn greet(started: &Started, store: &str, opens: bool) {
+fn greet(started: &StartedServer, store: &str, opens: bool) {
     let scheme = if started.tls { "https" } else { "http" };
     let url = format!("{scheme}://{}", started.address);
     let access = match (started.open, started.jwt) {

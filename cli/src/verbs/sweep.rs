@@ -1,7 +1,7 @@
 //! `everturn sweep`
 
 use crate::args::Args;
-use crate::client::Reached;
+use crate::client::WritableStore;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
@@ -22,8 +22,8 @@ pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
     }
     let options = Options { create: false, ..open::options(args)? };
     let swept = match open::local(args, options)?.open()? {
-        Reached::Here(store) => store.sweep_all()?,
-        Reached::Through(owner, _) => owner.sweep()?,
+        WritableStore::Here(store) => store.sweep_all()?,
+        WritableStore::Through(owner, _) => owner.sweep()?,
     };
     if args.json {
         return output::json(&swept);

@@ -37,7 +37,7 @@ pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let from = verb.from.unwrap_or((head + 1).saturating_sub(EVENTS_SHOWN)).max(1);
     let mut updates = store.follow(id, from)?;
-    let (mut called, mut growing) = (show::Called::default(), Growing::default());
+    let (mut called, mut growing) = (show::ShownCalls::default(), OpenTurnText::default());
     while let Some(update) = updates.next()? {
         match update {
             Update::Event(event) => show_event(args, &store, id, &event, &mut called, &mut growing)?,
@@ -61,8 +61,8 @@ fn show_event(
     store: &Client,
     id: ConversationId,
     event: &Event,
-    called: &mut show::Called,
-    growing: &mut Growing,
+    called: &mut show::ShownCalls,
+    growing: &mut OpenTurnText,
 ) -> Result<(), Failure> {
     if args.json {
         return output::json(event);
@@ -95,13 +95,13 @@ fn show_event(
 
 /// Text of open turns, shown as it comes.
 #[derive(Default)]
-struct Growing {
+struct OpenTurnText {
     /// The turn whose text the current line belongs to.
     line: Option<TurnId>,
     texts: HashMap<TurnId, String>,
 }
 
-impl Growing {
+impl OpenTurnText {
     fn show(&mut self, store: &Client, id: ConversationId, chunk: &Chunk) -> Result<(), Failure> {
         if self.line != Some(chunk.turn) {
             self.end_line()?;

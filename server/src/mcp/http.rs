@@ -4,8 +4,8 @@
 //! everyone else it does not exist; and it ends after a period without requests and listeners.
 
 use super::Shared;
-use super::service::{SentArguments, Service};
-use super::watch::Lists;
+use super::service::{RawArguments, Service};
+use super::watch::ListingSource;
 use crate::access::{Caller, Lease, Reader};
 use crate::app::App;
 use crate::json;
@@ -38,7 +38,7 @@ const SESSION_ID: &str = "mcp-session-id";
 pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let shared = Shared::new(
         "http",
-        Lists::Served(app.store.listings()),
+        ListingSource::Served(app.store.listings()),
         app.config.mcp_record.clone(),
         app.stopping.clone(),
     );
@@ -69,10 +69,10 @@ struct Sessions {
     shared: Arc<Shared>,
     app: Arc<App>,
     idle: Duration,
-    open: Mutex<HashMap<String, Open>>,
+    open: Mutex<HashMap<String, OpenSession>>,
 }
 
-struct Open {
+struct OpenSession {
     tenant: TenantName,
     /// Number of running requests and streams.
     visits: usize,
@@ -98,7 +98,7 @@ impl Drop for Visit {
 }
 
 impl Sessions {
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Open>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<String, OpenSession>> {
         self.open.lock()
     }
 
@@ -116,7 +116,7 @@ impl Sessions {
         let mut sessions = self.open();
         let theirs = sessions.values().filter(|open| open.tenant == tenant).count();
         let last = Instant::now();
-        let open = Open { tenant, visits: 0, last, _ended: ended.clone().drop_guard() };
+        let open = OpenSession { tenant, visits: 0, last, _ended: ended.clone().drop_guard() };
         if theirs >= MCP_SESSIONS_MAX {
             return false;
         }
@@ -232,7 +232,7 @@ async fn read(app: &App, request: Request) -> Result<Request, Problem> {
     let (mut parts, body) = request.into_parts();
     let bytes = json::bytes(Request::new(body), &app.config, app.config.body_bytes_max).await?;
     if let Some(arguments) = arguments(&bytes) {
-        parts.extensions.insert(SentArguments(arguments));
+        parts.extensions.insert(RawArguments(arguments));
     }
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }

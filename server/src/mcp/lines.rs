@@ -60,11 +60,11 @@ where
                 Some(line) => read(&line),
                 None => {
                     let text = format!("a message has at most {LINE_BYTES_MAX} bytes; send less at a time");
-                    Heard::Refused(refusal(ErrorCode::INVALID_REQUEST, None, &text))
+                    ParsedLine::Refused(refusal(ErrorCode::INVALID_REQUEST, None, &text))
                 }
             };
             match heard {
-                Heard::Message(mut message) => {
+                ParsedLine::Message(mut message) => {
                     if let JsonRpcMessage::Request(request) = &mut *message
                         && let ClientRequest::CallToolRequest(call) = &mut request.request
                     {
@@ -74,8 +74,8 @@ where
                     }
                     return Some(*message);
                 }
-                Heard::Nothing => {}
-                Heard::Refused(answer) => {
+                ParsedLine::Nothing => {}
+                ParsedLine::Refused(answer) => {
                     // In a task of its own: this future may be dropped in the middle of a line.
                     let write = self.write.clone();
                     let written = tokio::spawn(async move { write_line(&write, answer.into_bytes()).await });
@@ -121,7 +121,7 @@ impl CallOrder {
 }
 
 /// Content of a line.
-enum Heard {
+enum ParsedLine {
     Message(Box<ClientJsonRpcMessage>),
     /// Not a request, so that nobody waits for an answer.
     Nothing,
@@ -139,12 +139,12 @@ struct Envelope<'a> {
     error: Option<IgnoredAny>,
 }
 
-fn read(line: &[u8]) -> Heard {
+fn read(line: &[u8]) -> ParsedLine {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {
-        return Heard::Nothing;
+        return ParsedLine::Nothing;
     }
-    let refused = |code, id: Option<&RawValue>, text: &str| Heard::Refused(refusal(code, id, text));
+    let refused = |code, id: Option<&RawValue>, text: &str| ParsedLine::Refused(refusal(code, id, text));
     let Some(text) =
         std::str::from_utf8(line).ok().filter(|line| serde_json::from_str::<&RawValue>(line).is_ok())
     else {
@@ -156,13 +156,13 @@ fn read(line: &[u8]) -> Heard {
         return refused(ErrorCode::INVALID_REQUEST, None, text);
     };
     let error = match serde_json::from_str(text) {
-        Ok(message) => return Heard::Message(Box::new(message)),
+        Ok(message) => return ParsedLine::Message(Box::new(message)),
         Err(error) => error,
     };
     let is_answer = method.is_none() && (result.is_some() || failure.is_some());
     match (id, method) {
-        (None, Some(_)) => Heard::Nothing,
-        _ if is_answer => Heard::Nothing,
+        (None, Some(_)) => ParsedLine::Nothing,
+        _ if is_answer => ParsedLine::Nothing,
         // The object as a whole is JSON.
         (id, Some(_)) if error.is_syntax() => {
             refused(ErrorCode::INVALID_PARAMS, id, &format!("a text cannot be read: {error}"))

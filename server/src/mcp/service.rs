@@ -2,7 +2,7 @@
 
 use super::lines::CallOrder;
 use super::record::Recorder;
-use super::stdio::{Asked, SharedStore};
+use super::stdio::{SharedStore, ToolDispatch};
 use super::{Shared, prompts, protocol_error, resources, tools, watch};
 use crate::access::{Caller, KeyRole};
 use crate::app::{blocking, large};
@@ -11,7 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::http::Uri;
 use axum::http::request::Parts;
 use everturn::Tenant;
-use everturn_api::{Asker, Row, Work};
+use everturn_api::{Requester, Row, Work};
 use everturn_core::Error;
 use parking_lot::Mutex;
 use resources::Address;
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use tokio_util::task::AbortOnDropHandle;
 use tools::Toolsets;
-use watch::{Client, Listed};
+use watch::{Client, ListingUpdates};
 
 /// Requests of the protocol.
 const METHODS: [&str; 14] = [
@@ -84,7 +84,7 @@ impl McpCaller {
 
 /// The arguments of a tool call as the client sent them.
 #[derive(Clone)]
-pub struct SentArguments(pub String);
+pub struct RawArguments(pub String);
 
 /// The tool sets that `/mcp?toolsets=` names.
 fn toolsets(uri: &Uri) -> Result<Toolsets, Error> {
@@ -101,7 +101,7 @@ fn toolsets(uri: &Uri) -> Result<Toolsets, Error> {
 }
 
 /// A caller over standard input and output.
-pub struct Local {
+pub struct StdioCaller {
     pub store: Arc<dyn SharedStore>,
     pub role: KeyRole,
     pub toolsets: Toolsets,
@@ -111,18 +111,18 @@ pub struct Local {
 pub struct Service {
     shared: Arc<Shared>,
     /// The store and the rights of the caller, if there is no HTTP request.
-    local: Option<Local>,
+    local: Option<StdioCaller>,
     /// The session's recorder; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
     /// Changes of lists since the session began, until the client is ready to be notified.
-    listed: Mutex<Option<Listed>>,
+    listed: Mutex<Option<ListingUpdates>>,
     /// Subscriptions, by URI.
     watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
 }
 
 impl Service {
     /// Serves callers over HTTP, or one local caller.
-    pub fn new(shared: Arc<Shared>, local: Option<Local>) -> Service {
+    pub fn new(shared: Arc<Shared>, local: Option<StdioCaller>) -> Service {
         let listed = Mutex::new(Some(shared.lists.subscribe()));
         Service { shared, local, recorder: OnceLock::new(), listed, watches: Mutex::default() }
     }
@@ -134,7 +134,7 @@ impl Service {
             Some((parts.extensions.get::<Caller>()?, &parts.uri))
         };
         let Some((caller, uri)) = asked() else {
-            let Some(Local { store, role, toolsets }) = &self.local else {
+            let Some(StdioCaller { store, role, toolsets }) = &self.local else {
                 let text = "access.unauthorized: this needs a key; send it as a bearer token";
                 return Err(ErrorData::invalid_request(text, None));
             };
@@ -207,16 +207,19 @@ impl Service {
         let parsed = || serde_json::Value::Object(request.arguments.clone().unwrap_or_default()).to_string();
         let arguments = sent.unwrap_or_else(parsed);
         let is_large = row.about.work == Work::Large;
-        let asker =
-            Asker { role: caller.role, is_keyless: caller.is_keyless, ..Asker::here(caller.tenant.clone()) };
+        let requester = Requester {
+            role: caller.role,
+            is_keyless: caller.is_keyless,
+            ..Requester::here(caller.tenant.clone())
+        };
         let (holder, store) = (caller.tenant.caller().clone(), caller.store.clone());
         let run = move || {
             let json = match store.map(|store| store.ask(row, arguments.clone())) {
-                None => tools::run(row, asker, &arguments),
-                Some(Asked::Answered(answer)) => answer,
-                Some(Asked::Here(tenant, arguments)) => {
+                None => tools::run(row, requester, &arguments),
+                Some(ToolDispatch::Answered(answer)) => answer,
+                Some(ToolDispatch::Here(tenant, arguments)) => {
                     let tenant = tenant.called_by(holder);
-                    tools::run(row, Asker { tenant, ..asker }, &arguments)
+                    tools::run(row, Requester { tenant, ..requester }, &arguments)
                 }
             };
             tools::answer(json?)
@@ -315,8 +318,7 @@ impl ServerHandler for Service {
                 recorder.called(&request.name, request.arguments.as_ref().unwrap_or(&JsonObject::new()));
             (recorder, call)
         });
-        let sent =
-            context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<SentArguments>());
+        let sent = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<RawArguments>());
         let answer = self.call(caller, &request, sent.map(|sent| sent.0.clone())).await;
         if let Some((recorder, call)) = recorded {
             recorder.answered(call, &answer);

@@ -2,14 +2,14 @@
 //! not stored.
 
 use super::conversion::extra;
-use super::error::{Refused, in_stream};
+use super::error::{RequestError, in_stream};
 use super::fields::Fields;
-use super::models::{self, Chosen};
+use super::models::{self, SelectedModel};
 use super::recorded::Recorder;
 use super::responses::{answer, now};
 use super::sse::{self, Feed, Steps};
 use super::target::{check_content, check_results, render};
-use super::{ask, completions, tools};
+use super::{completions, request, tools};
 use crate::access::Writer;
 use crate::app::App;
 use crate::json::Json;
@@ -49,11 +49,11 @@ async fn create(
     Writer(tenant): Writer,
     headers: HeaderMap,
     Json(mut body): Json<Fields>,
-) -> Result<Response, Refused> {
+) -> Result<Response, RequestError> {
     let model = models::find(&tenant, body.take("model")?)?;
     let messages: Vec<Raw> = body.need("messages")?;
     if messages.is_empty() {
-        return Err(Refused::field("messages", "messages is empty; give at least one message"));
+        return Err(RequestError::field("messages", "messages is empty; give at least one message"));
     }
     let store = body.take("store")?.unwrap_or(false);
     let stream = body.take("stream")?.unwrap_or(false);
@@ -79,7 +79,7 @@ async fn create(
     let recorder = recorder.or(kept.map(|kept| kept.for_completion(shown.clone())));
     let answered = async {
         if let Some(recorder) = &recorder {
-            recorder.input(&messages).await.map_err(Refused::at("messages"))?;
+            recorder.input(&messages).await.map_err(RequestError::at("messages"))?;
         }
         let steps = sse::unstored(model.configured.client.generate(request));
         if !stream {
@@ -99,9 +99,9 @@ async fn create(
     }
 }
 
-fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Request, Refused> {
+fn request(model: &SelectedModel, mut body: Fields, messages: Vec<Raw>) -> Result<Request, RequestError> {
     if body.take::<u64>("n")?.is_some_and(|n| n != 1) {
-        return Err(Refused::field(
+        return Err(RequestError::field(
             "n",
             "only one reply is generated per request; leave n out, and send several requests",
         ));
@@ -109,23 +109,23 @@ fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Reque
     let wanted =
         |name: &&&str| body.0.get(**name).is_some_and(|raw| !matches!(raw.get(), "null" | "false" | "0"));
     if let Some(name) = CANNOT.iter().find(wanted) {
-        return Err(Refused::field(*name, format!("{name} is not supported here; leave it out")));
+        return Err(RequestError::field(*name, format!("{name} is not supported here; leave it out")));
     }
     CANNOT.iter().for_each(|name| drop(body.0.remove(*name)));
     let to = model.provider();
     let tools = tools::convert(Provider::OpenaiChat, to, body.take("tools")?.unwrap_or_default())?;
     if to == Provider::OpenaiChat {
-        check_content(&messages).map_err(Refused::at("messages"))?;
-        let extra = ask::rest(body, &[]);
+        check_content(&messages).map_err(RequestError::at("messages"))?;
+        let extra = request::rest(body, &[]);
         return Ok(Request { model: model.served.clone(), messages, tools, extra, ..Request::default() });
     }
     let most: Option<u64> = body.take("max_completion_tokens")?;
     let max_output_tokens = most.or(body.take("max_tokens")?);
     let temperature = body.take("temperature")?;
     let without: &[&str] = if tools.is_empty() { &["tool_choice", "parallel_tool_calls"] } else { &[] };
-    let extra = extra(Provider::OpenaiChat, to, &ask::rest(body, without))?;
-    check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(Refused::at("messages"))?;
-    let (system, messages) = render(to, None, &messages).map_err(Refused::at("messages"))?;
+    let extra = extra(Provider::OpenaiChat, to, &request::rest(body, without))?;
+    check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(RequestError::at("messages"))?;
+    let (system, messages) = render(to, None, &messages).map_err(RequestError::at("messages"))?;
     let model = model.served.clone();
     Ok(Request { model, system, messages, tools, max_output_tokens, temperature, json: false, extra })
 }

@@ -1,10 +1,10 @@
 //! Compacting a conversation that the client stores itself: items go in, a summary comes back that replaces
 //! them in later requests.
 
-use super::ask::Input;
 use super::conversations::new_turn;
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
+use super::request::Input;
 use super::responses::fresh;
 use super::target::end_of;
 use super::{ids, items, models};
@@ -51,13 +51,16 @@ pub fn summary_of(item: &Raw) -> Result<Option<String>, Error> {
 
 /// Summarizes, in a temporary conversation. User messages are repeated before the summary. From a call that waits for its
 /// result on, everything is repeated after it: the result comes with a later request.
-async fn compact(Writer(tenant): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
+async fn compact(
+    Writer(tenant): Writer,
+    Json(mut body): Json<Fields>,
+) -> Result<axum::Json<Value>, RequestError> {
     let model = models::find(&tenant, Some(body.need("model")?))?;
     let input = body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default();
     let previous: Option<String> = body.take("previous_response_id")?;
     let instructions: Option<String> = body.take("instructions")?;
     if input.is_empty() && previous.is_none() {
-        return Err(Refused::field(
+        return Err(RequestError::field(
             "input",
             "there is nothing to compact; give input or previous_response_id",
         ));

@@ -2,7 +2,7 @@
 //! reply holds the completion.
 
 use super::conversations::{Paging, page, raw_metadata, replace_metadata, texts};
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
 use super::recorded::Recorder;
 use super::responses::fresh;
@@ -45,10 +45,10 @@ pub fn id(conversation: Option<ConversationId>) -> Result<String, Error> {
 }
 
 /// Begins a conversation for a completion.
-pub async fn begin(tenant: &Tenant, metadata: Map<String, Value>) -> Result<Recorder, Refused> {
+pub async fn begin(tenant: &Tenant, metadata: Map<String, Value>) -> Result<Recorder, RequestError> {
     let texts = metadata.into_iter().map(|(key, value)| match value {
         Value::String(text) => Ok((key, text)),
-        _ => Err(Refused::field("metadata", format!("metadata.{} is not a text", clip(&key)))),
+        _ => Err(RequestError::field("metadata", format!("metadata.{} is not a text", clip(&key)))),
     });
     let mut metadata = raw_metadata(texts.collect::<Result<BTreeMap<_, _>, _>>()?)?;
     metadata.insert(HIDDEN.to_string(), Raw::of(&OF_CHAT)?);
@@ -105,7 +105,7 @@ async fn list(
     Reader(tenant): Reader,
     Query(paging): Query<Paging>,
     Query(query): Query<BTreeMap<String, String>>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (limit, newest_first) = (paging.limit()?, paging.has_order() && paging.newest_first()?);
     let mut found = blocking(move || {
         let after =
@@ -142,7 +142,7 @@ async fn list(
     Ok(page(found, more))
 }
 
-async fn retrieve(Reader(tenant): Reader, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
+async fn retrieve(Reader(tenant): Reader, Path(id): Path<String>) -> Result<axum::Json<Value>, RequestError> {
     let found = blocking(move || object(&tenant, &find(&tenant, &id)?)?.ok_or_else(|| absent(&id)));
     Ok(axum::Json(found.await?))
 }
@@ -151,7 +151,7 @@ async fn update(
     Writer(tenant): Writer,
     Path(id): Path<String>,
     Json(mut body): Json<Fields>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (finding, asked) = (tenant.clone(), id.clone());
     let conversation = blocking(move || find(&finding, &asked)).await?;
     let metadata = body.take("metadata")?.unwrap_or_default();
@@ -159,7 +159,7 @@ async fn update(
     Ok(axum::Json(blocking(move || object(&tenant, &changed)?.ok_or_else(|| absent(&id))).await?))
 }
 
-async fn delete(Admin(tenant): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
+async fn delete(Admin(tenant): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, RequestError> {
     let (finding, asked) = (tenant.clone(), id.clone());
     let conversation = blocking(move || find(&finding, &asked)).await?;
     tenant.conversation(conversation.id).delete("deleted through /v1/chat/completions").await?;
@@ -171,7 +171,7 @@ async fn messages(
     Reader(tenant): Reader,
     Path(id): Path<String>,
     Query(paging): Query<Paging>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (limit, newest_first) = (paging.limit()?, paging.has_order() && paging.newest_first()?);
     let mut found = blocking(move || {
         let conversation = find(&tenant, &id)?;

@@ -1,7 +1,7 @@
 //! The items of a conversation.
 
 use super::conversations::{Paging, append, new_turns, object, page};
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
 use super::{ids, items, stored};
 use crate::access::{Admin, Reader, Writer};
@@ -32,7 +32,7 @@ async fn create(
     Writer(tenant): Writer,
     Path(id): Path<ConversationId>,
     Json(mut body): Json<Fields>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let given: Vec<Raw> = body.need("items")?;
     Ok(page(append(tenant, id, new_turns(&given)?).await?, false))
 }
@@ -41,10 +41,10 @@ async fn list(
     Reader(tenant): Reader,
     Path(id): Path<ConversationId>,
     Query(paging): Query<Paging>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (limit, newest_first) = (paging.limit()?, paging.newest_first()?);
     let mut found = blocking(move || {
-        let mut walk = Walk { tenant: &tenant, id, newest_first, from: None, until: None };
+        let mut walk = ItemReader { tenant: &tenant, id, newest_first, from: None, until: None };
         let mut found = Vec::new();
         if let Some(after) = paging.after() {
             let at = locate(&tenant, id, after)?;
@@ -63,7 +63,7 @@ async fn list(
 async fn retrieve(
     Reader(tenant): Reader,
     Path((id, item)): Path<(ConversationId, String)>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let mut at = blocking(move || locate(&tenant, id, &item)).await?;
     let item = at.index.map(|index| at.items.swap_remove(index));
     Ok(axum::Json(item.ok_or_else(erased)?))
@@ -74,7 +74,7 @@ async fn retrieve(
 async fn delete(
     Admin(tenant): Admin,
     Path((id, item)): Path<(ConversationId, String)>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let conversation = blocking(move || {
         let at = locate(&tenant, id, &item)?;
         match at.index.map(|_| at.items.len()) {
@@ -101,7 +101,7 @@ fn erased() -> Error {
 }
 
 /// Location of an item.
-pub struct At {
+pub struct ItemLocation {
     /// The turn that holds it.
     pub turn: Turn,
     /// The items of that turn.
@@ -110,7 +110,7 @@ pub struct At {
     pub index: Option<usize>,
 }
 
-impl At {
+impl ItemLocation {
     /// The item itself.
     pub fn item(&self) -> Option<&Value> {
         self.items.get(self.index?)
@@ -131,7 +131,7 @@ impl At {
 }
 
 /// Finds an item of a conversation by its id.
-pub fn locate(tenant: &Tenant, id: ConversationId, item: &str) -> Result<At, Error> {
+pub fn locate(tenant: &Tenant, id: ConversationId, item: &str) -> Result<ItemLocation, Error> {
     let absent = || Error::not_found("item_not_found", format!("no item {:?} in {id}", clip(item)));
     let named_after = ids::turn_of_item(item).ok_or_else(absent)?;
     let turn = match tenant.conversation(id).turn(named_after) {
@@ -146,14 +146,14 @@ pub fn locate(tenant: &Tenant, id: ConversationId, item: &str) -> Result<At, Err
     };
     let (items, index) = place(&turn);
     if index.is_some() || turn.erased {
-        return Ok(At { turn, items, index });
+        return Ok(ItemLocation { turn, items, index });
     }
     let query = HistoryQuery { after: Some(turn.place), limit: ANSWER_TURNS_MAX, ..HistoryQuery::default() };
     for turn in stored::turns(tenant, id, query)? {
         if items::generation(&turn).answer == Some(named_after) {
             let (items, index) = place(&turn);
             if index.is_some() {
-                return Ok(At { turn, items, index });
+                return Ok(ItemLocation { turn, items, index });
             }
         }
     }
@@ -161,7 +161,7 @@ pub fn locate(tenant: &Tenant, id: ConversationId, item: &str) -> Result<At, Err
 }
 
 /// Iterates over the items of a conversation.
-pub struct Walk<'a> {
+pub struct ItemReader<'a> {
     pub tenant: &'a Tenant,
     pub id: ConversationId,
     pub newest_first: bool,
@@ -171,7 +171,7 @@ pub struct Walk<'a> {
     pub until: Option<u64>,
 }
 
-impl Walk<'_> {
+impl ItemReader<'_> {
     /// Adds items until there are `wanted`, or no more.
     pub fn gather(mut self, found: &mut Vec<Value>, wanted: usize) -> Result<(), Error> {
         while found.len() < wanted {

@@ -54,7 +54,7 @@ pub fn of_turn(tenant: &Tenant, turn: &Turn) -> Vec<Value> {
     }
     let message = read(&restored(tenant, turn));
     let about = generation(turn);
-    let mut names = Names::new(about.answer.unwrap_or(turn.id));
+    let mut names = ItemIds::new(about.answer.unwrap_or(turn.id));
     let mut items = of_message(&message);
     if let (Some(nth), Some(item)) = (about.nth, items.first()) {
         names.counts.insert(kind_of(item).to_string(), nth);
@@ -68,7 +68,7 @@ pub fn of_turn(tenant: &Tenant, turn: &Turn) -> Vec<Value> {
 
 /// The items of a reply that is named after this turn, and ended like this.
 pub fn of_answer(messages: &[Raw], turn: TurnId, state: &State) -> Vec<Value> {
-    let mut names = Names::new(turn);
+    let mut names = ItemIds::new(turn);
     let mut items: Vec<Value> = messages.iter().flat_map(|raw| of_message(&read(raw.get()))).collect();
     items.iter_mut().for_each(|item| names.put(item));
     if let State::Cut(_) = state {
@@ -100,14 +100,14 @@ pub fn read(text: &str) -> Value {
 }
 
 /// Assigns ids to the items of a turn.
-pub struct Names {
+pub struct ItemIds {
     turn: TurnId,
     counts: BTreeMap<String, usize>,
 }
 
-impl Names {
-    pub fn new(turn: TurnId) -> Names {
-        Names { turn, counts: BTreeMap::new() }
+impl ItemIds {
+    pub fn new(turn: TurnId) -> ItemIds {
+        ItemIds { turn, counts: BTreeMap::new() }
     }
 
     /// The id of the next item of this type.

@@ -7,7 +7,7 @@
 //! they got from here: see [`Resend`].
 
 use super::chat::ReplyFormat;
-use super::error::Refused;
+use super::error::RequestError;
 use super::{completions, stored};
 use crate::app::blocking;
 use axum::http::HeaderMap;
@@ -71,10 +71,10 @@ impl Recorder {
         headers: &HeaderMap,
         metadata: Option<&str>,
         adapter: &'static str,
-    ) -> Result<Option<Recorder>, Refused> {
+    ) -> Result<Option<Recorder>, RequestError> {
         let header = headers.get(HEADER).map(|value| value.to_str().unwrap_or_default());
         let Some(name) = header.or(metadata) else { return Ok(None) };
-        let id = super::ask::Named::Id(name.to_string()).id()?;
+        let id = super::request::ConversationRef::Id(name.to_string()).id()?;
         Ok(Some(Recorder::new(tenant, id, adapter)))
     }
 

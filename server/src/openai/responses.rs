@@ -1,10 +1,10 @@
 //! Responses: create, retrieve, cancel, delete.
 
-use super::ask::Ask;
 use super::conversations::{Paging, page};
-use super::error::Refused;
-use super::events::Events;
+use super::error::RequestError;
+use super::events::ResponseEvents;
 use super::fields::Fields;
+use super::request::ResponseRequest;
 use super::sse::{self, Feed, Steps};
 use super::stored::{self, ResponseView, State as ReplyState, StoredRequest, done, usage};
 use super::streams::Stream;
@@ -66,35 +66,35 @@ impl RunningResponse {
 }
 
 /// A request that has begun.
-pub struct Begun {
+pub struct StartedRequest {
     pub running: RunningResponse,
     /// The conversation, if it was created for this response.
     own: Option<ConversationId>,
 }
 
-pub async fn begin(tenant: &Tenant, ask: Ask) -> Result<Begun, Refused> {
+pub async fn begin(tenant: &Tenant, ask: ResponseRequest) -> Result<StartedRequest, RequestError> {
     let model = models::find(tenant, ask.model.clone())?;
     if ask.store || ask.conversation.is_some() {
         let StartedResponse { generating, kept, own } = target::begin(tenant, ask, &model).await?;
         let (turn, own) = (generating.turn, own.then_some(generating.conversation));
         let (steps, tenant) = (sse::stored(generating), Some(tenant.clone()));
-        return Ok(Begun { running: RunningResponse { turn, kept, steps, tenant }, own });
+        return Ok(StartedRequest { running: RunningResponse { turn, kept, steps, tenant }, own });
     }
     let (model_name, echo) = (model.asked.clone(), ask.echo.clone());
     let request = unstored_request(tenant, ask, &model).await?;
     let steps = sse::unstored(model.configured.client.generate(request));
     let kept = StoredRequest { model: model_name, echo, conversation: None, inputs: 0 };
-    Ok(Begun { running: RunningResponse { turn: fresh()?, kept, steps, tenant: None }, own: None })
+    Ok(StartedRequest { running: RunningResponse { turn: fresh()?, kept, steps, tenant: None }, own: None })
 }
 
 async fn create(
     State(app): State<Arc<App>>,
     Writer(tenant): Writer,
     Json(body): Json<Fields>,
-) -> Result<Response, Refused> {
-    let ask = Ask::read(body)?;
+) -> Result<Response, RequestError> {
+    let ask = ResponseRequest::read(body)?;
     let (stream, background) = (ask.stream, ask.background);
-    let Begun { running, own } = begin(&tenant, ask).await?;
+    let StartedRequest { running, own } = begin(&tenant, ask).await?;
     if stream {
         let showing = app.clone();
         return Ok(sse::respond(&app, async move |feed| {
@@ -154,7 +154,7 @@ async fn whole(mut running: RunningResponse) -> Result<Value, Error> {
 
 /// Streams a reply, and returns it. Disconnecting stops it only if it is not stored.
 pub async fn show(app: &App, mut running: RunningResponse, feed: Option<&Feed>) -> Result<ModelReply, Error> {
-    let mut events = Events::new(running.turn, running.kept.clone());
+    let mut events = ResponseEvents::new(running.turn, running.kept.clone());
     let mut next = events.begin();
     let stored = running.tenant.as_ref().map(|_| app.streams.begin(running.turn));
     let tell = async |events: Vec<Value>, last: bool| {
@@ -199,7 +199,7 @@ async fn retrieve(
     Reader(tenant): Reader,
     Path(id): Path<String>,
     Query(query): Query<Retrieve>,
-) -> Result<Response, Refused> {
+) -> Result<Response, RequestError> {
     let finding = tenant.clone();
     let (turn, kept) = blocking(move || stored::find(&finding, &id)).await?;
     if query.stream == Some(true) {
@@ -210,7 +210,7 @@ async fn retrieve(
         if query.starting_after.is_some() {
             let text = "the stream of this response is not in memory any more, and would be numbered differently; leave \
                         starting_after out, and what was said so far comes first";
-            return Err(Refused::field("starting_after", text));
+            return Err(RequestError::field("starting_after", text));
         }
         return Ok(sse::respond(&app, move |feed| show_again(tenant, turn, kept, feed)));
     }
@@ -234,7 +234,7 @@ async fn show_rest(stream: Arc<Stream>, from: u64, feed: Feed) {
 
 /// Streams a response again: existing items at once, and further ones as they come.
 async fn show_again(tenant: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) {
-    let mut events = Events::new(turn.id, kept.clone());
+    let mut events = ResponseEvents::new(turn.id, kept.clone());
     if !tell(&feed, &events.begin()).await {
         return;
     }
@@ -286,7 +286,7 @@ pub async fn tell(feed: &Feed, events: &[Value]) -> bool {
 }
 
 /// Stops a running generation, and waits until it has ended.
-async fn cancel(Writer(tenant): Writer, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
+async fn cancel(Writer(tenant): Writer, Path(id): Path<String>) -> Result<axum::Json<Value>, RequestError> {
     let finding = (tenant.clone(), id.clone());
     let (turn, kept) = blocking(move || stored::find(&finding.0, &finding.1)).await?;
     if turn.status == Status::Pending {
@@ -336,7 +336,7 @@ async fn input_items(
     Reader(tenant): Reader,
     Path(id): Path<String>,
     Query(paging): Query<Paging>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (limit, newest_first) = (paging.limit()?, paging.newest_first()?);
     let mut found = blocking(move || {
         let (turn, kept) = stored::find(&tenant, &id)?;
@@ -359,7 +359,7 @@ async fn input_items(
 
 /// Erases a response and its input; a conversation of its own that has nothing else is deleted. Turns of a
 /// named conversation belong to that conversation.
-async fn delete(Admin(tenant): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
+async fn delete(Admin(tenant): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, RequestError> {
     let deleting = id.clone();
     let named = blocking(move || {
         let (turn, kept) = stored::find(&tenant, &deleting)?;

@@ -1,13 +1,13 @@
 //! The conversation of a response: the one that was named, the one of the response that it continues, or a
 //! hidden one of its own. Also requests without any, if nothing is to be stored.
 
-use super::ask::Ask;
 use super::conversations::message_of;
 use super::conversion::extra;
-use super::error::Refused;
-use super::item_routes::At;
-use super::models::Chosen;
+use super::error::RequestError;
+use super::item_routes::ItemLocation;
+use super::models::SelectedModel;
 use super::recorded::{self, COMPARED_TURNS_MAX, Resend};
+use super::request::ResponseRequest;
 use super::stored::{KEY, StoredRequest};
 use super::{ids, items, stored, tools};
 use crate::app::blocking;
@@ -36,7 +36,11 @@ pub struct StartedResponse {
 }
 
 /// Begins a generation that is stored.
-pub async fn begin(tenant: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedResponse, Refused> {
+pub async fn begin(
+    tenant: &Tenant,
+    ask: ResponseRequest,
+    model: &SelectedModel,
+) -> Result<StartedResponse, RequestError> {
     let (conversation, previous, input) = (ask.conversation, ask.previous.clone(), ask.input.clone());
     let (finding, provider, echo) = (tenant.clone(), model.provider(), ask.echo.clone());
     let mut options = options(ask, model)?;
@@ -101,7 +105,7 @@ struct Target {
 }
 
 /// Options of the generation, apart from the input.
-fn options(ask: Ask, model: &Chosen) -> Result<GenerateOptions, Refused> {
+fn options(ask: ResponseRequest, model: &SelectedModel) -> Result<GenerateOptions, RequestError> {
     let to = model.provider();
     let mut context = ContextOptions::new(0);
     let whole = ask.whole;
@@ -123,7 +127,7 @@ fn fields(
     to: Provider,
     mut rest: BTreeMap<String, Raw>,
     tools: bool,
-) -> Result<BTreeMap<String, Raw>, Refused> {
+) -> Result<BTreeMap<String, Raw>, RequestError> {
     if !tools {
         // Providers refuse a choice among no tools.
         rest.retain(|name, _| name != "tool_choice" && name != "parallel_tool_calls");
@@ -134,7 +138,7 @@ fn fields(
         if number.is_some_and(|number| number > 0) || wanted("include", "message.output_text.logprobs") {
             let text = "log probabilities are not supported with this model; leave them out, or choose a model whose server \
                         speaks Responses";
-            return Err(Refused::field("top_logprobs", text));
+            return Err(RequestError::field("top_logprobs", text));
         }
     }
     // Requested wherever it is needed, and refused by models without reasoning.
@@ -263,13 +267,15 @@ fn resolve(
 ) -> Result<(Vec<Raw>, Vec<bool>), Error> {
     let (mut messages, mut here) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
-    let mut references: Vec<At> = Vec::new();
-    let flush = |references: &mut Vec<At>, messages: &mut Vec<Raw>, here: &mut Vec<bool>| {
+    let mut references: Vec<ItemLocation> = Vec::new();
+    let flush = |references: &mut Vec<ItemLocation>, messages: &mut Vec<Raw>, here: &mut Vec<bool>| {
         for of_turn in std::mem::take(references).chunk_by(|a, b| a.turn.id == b.turn.id) {
             let turn = &of_turn[0].turn;
             let said = match of_turn.len() == of_turn[0].items.len() {
                 true => vec![Raw::new(items::restored(tenant, turn))?],
-                false => of_turn.iter().filter_map(At::item).map(alone).collect::<Result<Vec<_>, _>>()?,
+                false => {
+                    of_turn.iter().filter_map(ItemLocation::item).map(alone).collect::<Result<Vec<_>, _>>()?
+                }
             };
             here.extend(
                 said.iter().map(|_| id.is_some_and(|id| tenant.conversation(id).turn(turn.id).is_ok())),
@@ -314,7 +320,7 @@ fn referred(item: &Raw) -> Option<String> {
 }
 
 /// The item of a reference, in whichever conversation it is.
-fn find_item(tenant: &Tenant, item: &str) -> Result<At, Error> {
+fn find_item(tenant: &Tenant, item: &str) -> Result<ItemLocation, Error> {
     let absent = || Error::not_found("item_not_found", format!("there is no item {:?}", clip(item)));
     let turn = ids::turn_of_item(item).ok_or_else(absent)?;
     let said = tenant.turn(turn).map_err(|_| absent())?;
@@ -326,7 +332,11 @@ fn find_item(tenant: &Tenant, item: &str) -> Result<At, Error> {
 }
 
 /// The request for a reply that is not stored. Earlier turns are read, and nothing is written.
-pub async fn unstored_request(tenant: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
+pub async fn unstored_request(
+    tenant: &Tenant,
+    ask: ResponseRequest,
+    model: &SelectedModel,
+) -> Result<Request, RequestError> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
         options(ask, model)?;

@@ -1,8 +1,8 @@
 //! Counting the input tokens of a response.
 
-use super::ask::Ask;
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
+use super::request::ResponseRequest;
 use super::target::end_of;
 use super::{models, tools};
 use crate::access::Reader;
@@ -33,8 +33,8 @@ pub fn cost(family: Family, messages: &[Raw], texts: &[&str]) -> u64 {
 
 /// With a conversation or a previous response, the whole context is counted: as built, and so never more than
 /// the model accepts.
-async fn count(Reader(tenant): Reader, Json(body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
-    let ask = Ask::read(body)?;
+async fn count(Reader(tenant): Reader, Json(body): Json<Fields>) -> Result<axum::Json<Value>, RequestError> {
+    let ask = ResponseRequest::read(body)?;
     let model = models::find(&tenant, ask.model)?;
     let provider = model.provider();
     let tools = tools::convert(Provider::OpenaiResponses, provider, ask.tools)?;

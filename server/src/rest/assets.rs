@@ -39,7 +39,7 @@ pub fn routes() -> Router<Arc<App>> {
 /// Target of a new asset.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Add {
+struct AddAssetQuery {
     conversation: ConversationName,
     name: Option<String>,
     #[serde(default)]
@@ -49,7 +49,7 @@ struct Add {
 async fn add_asset(
     State(app): State<Arc<App>>,
     Writer(tenant): Writer,
-    Query(add): Query<Add>,
+    Query(add): Query<AddAssetQuery>,
     request: Request,
 ) -> Result<Response, Problem> {
     let mime_type = text(request.headers(), &CONTENT_TYPE)?;
@@ -71,9 +71,9 @@ async fn add_asset(
 
 async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
     let headers = request.headers().clone();
-    let (asker, wanted_asset) = operations::read::<GetAsset>(&app, request).await?;
-    let tenant = asker.tenant.clone();
-    let asset = blocking(move || wanted_asset.find(&asker)).await?;
+    let (requester, wanted_asset) = operations::read::<GetAsset>(&app, request).await?;
+    let tenant = requester.tenant.clone();
+    let asset = blocking(move || wanted_asset.find(&requester)).await?;
     let (Some(sha256), Some(size)) = (asset.sha256, asset.bytes) else {
         let text = format!("the bytes of {} are not kept here; its storage says where", asset.id);
         return Err(Error::not_found("asset.elsewhere", text).into());
@@ -100,7 +100,7 @@ async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Res
     // The first piece is read before the answer begins, so that missing bytes are an error and not a truncated
     // answer.
     let first = piece(tenant.clone(), asset.clone(), range.clone()).await?;
-    Ok((status, etag(sha256), shown, AsIs, body(tenant, asset, range, first)).into_response())
+    Ok((status, etag(sha256), shown, Uncompressed, body(tenant, asset, range, first)).into_response())
 }
 
 /// Number of bytes read at a time.
@@ -141,9 +141,9 @@ fn body(tenant: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
 
 /// Marks an answer that must not be compressed: its length and its ranges are those of the stored bytes.
 #[derive(Clone, Copy)]
-pub struct AsIs;
+pub struct Uncompressed;
 
-impl axum::response::IntoResponseParts for AsIs {
+impl axum::response::IntoResponseParts for Uncompressed {
     type Error = std::convert::Infallible;
 
     fn into_response_parts(

@@ -8,7 +8,7 @@ pub mod health;
 mod operations;
 mod transfer;
 
-pub use assets::AsIs;
+pub use assets::Uncompressed;
 
 use crate::app::App;
 use axum::Router;

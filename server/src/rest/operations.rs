@@ -16,8 +16,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use everturn::Tenant;
 use everturn::model::wait;
-use everturn_api::given::{Given, Part, Wrong};
-use everturn_api::{About, Asker, Method, Reply, Row, TABLE, Threads, Work};
+use everturn_api::decode::{InvalidRequest, Part, RawRequest};
+use everturn_api::{About, Method, Reply, Requester, Row, TABLE, Threads, Work};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::{ConversationId, clip};
@@ -49,13 +49,13 @@ fn paths(about: &About) -> impl Iterator<Item = &'static str> {
 pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Result<Response, Problem> {
     let is_quick = row.about.work == Work::Quick;
     let threads = if is_quick { Threads::Elsewhere(elsewhere) } else { Threads::Here };
-    let asker = allowed(request.extensions(), row.about.role)?.asker(threads);
+    let requester = allowed(request.extensions(), row.about.role)?.requester(threads);
     let path = request.uri().path();
     let path = path.strip_prefix(ROOT).unwrap_or(path).to_string();
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
-    let asked = ParsedRequest::new(&row.about, request, &app).await?;
+    let asked = ReceivedRequest::new(&row.about, request, &app).await?;
     if let Some((conversation, seq)) = asked.seen {
-        catch_up(&app, &asker.tenant, conversation, seq).await?;
+        catch_up(&app, &requester.tenant, conversation, seq).await?;
     }
     let answered = if is_quick {
         let operation = match asked.body.len() > SMALL_BYTES {
@@ -64,11 +64,11 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
             false => asked.read(&row.about, row.read),
         };
         match operation {
-            Ok(operation) => operation.run(asker, path).await.map(|reply| (reply, None)),
+            Ok(operation) => operation.run(requester, path).await.map(|reply| (reply, None)),
             Err(error) => Err(error),
         }
     } else {
-        replying(row.about.work, move || wait(asked.read(&row.about, row.read)?.run(asker, path))).await
+        replying(row.about.work, move || wait(asked.read(&row.about, row.read)?.run(requester, path))).await
     };
     match answered {
         Ok((reply, charge)) => Ok(response(known, reply, charge)),
@@ -118,7 +118,7 @@ async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> R
 /// Header with the `seq` of an event that the caller has seen: the answer is not older.
 const SEEN: HeaderName = HeaderName::from_static("everturn-seq");
 
-struct ParsedRequest {
+struct ReceivedRequest {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,
     headers: Vec<(String, String)>,
@@ -127,8 +127,8 @@ struct ParsedRequest {
     seen: Option<(ConversationId, u64)>,
 }
 
-impl ParsedRequest {
-    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<ParsedRequest, Problem> {
+impl ReceivedRequest {
+    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<ReceivedRequest, Problem> {
         let (mut parts, body) = request.into_parts();
         let path = RawPathParams::from_request_parts(&mut parts, app).await.map_err(|_| {
             Error::not_found("id.malformed", "the path contains an id that is not UTF-8; check it")
@@ -189,19 +189,23 @@ impl ParsedRequest {
                 String::new()
             }
         };
-        Ok(ParsedRequest { path, query, headers, body, seen })
+        Ok(ReceivedRequest { path, query, headers, body, seen })
     }
 
-    fn read<T>(self, about: &About, read: impl Fn(&Given<'_>) -> Result<T, Wrong>) -> Result<T, Error> {
-        let ParsedRequest { path, query, headers, body, .. } = self;
+    fn read<T>(
+        self,
+        about: &About,
+        read: impl Fn(&RawRequest<'_>) -> Result<T, InvalidRequest>,
+    ) -> Result<T, Error> {
+        let ReceivedRequest { path, query, headers, body, .. } = self;
         if !body.trim().is_empty() {
             everturn_core::json::check(&body)?;
         }
-        read(&Given { path, query, headers, body: &body }).map_err(|wrong| refused(about, wrong))
+        read(&RawRequest { path, query, headers, body: &body }).map_err(|wrong| refused(about, wrong))
     }
 }
 
-fn refused(about: &About, Wrong { part, text }: Wrong) -> Error {
+fn refused(about: &About, InvalidRequest { part, text }: InvalidRequest) -> Error {
     match part {
         // A missing field is in no part; without a body, it is attributed to the query.
         Part::Body if !about.method.has_body() => {
@@ -251,12 +255,12 @@ pub async fn answer_whole<O: everturn_api::Operation>(
 pub async fn read<O: everturn_api::Operation>(
     app: &Arc<App>,
     request: Request,
-) -> Result<(Asker, O), Problem> {
-    let asker = allowed(request.extensions(), O::ABOUT.role)?.asker(Threads::Elsewhere(elsewhere));
-    let asked = ParsedRequest::new(&O::ABOUT, request, app).await?;
-    Ok((asker, blocking(move || asked.read(&O::ABOUT, read_as::<O>)).await?))
+) -> Result<(Requester, O), Problem> {
+    let requester = allowed(request.extensions(), O::ABOUT.role)?.requester(Threads::Elsewhere(elsewhere));
+    let asked = ReceivedRequest::new(&O::ABOUT, request, app).await?;
+    Ok((requester, blocking(move || asked.read(&O::ABOUT, read_as::<O>)).await?))
 }
 
-fn read_as<O: everturn_api::Operation>(given: &Given<'_>) -> Result<O, Wrong> {
-    given.read().map_err(|wrong| wrong.naming_fields::<O>(given))
+fn read_as<O: everturn_api::Operation>(raw: &RawRequest<'_>) -> Result<O, InvalidRequest> {
+    raw.read().map_err(|wrong| wrong.naming_fields::<O>(raw))
 }

@@ -33,12 +33,12 @@ pub fn routes() -> Router<Arc<App>> {
 /// A query without parameters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct NoParameters {}
 
 async fn get_transcript(
     Reader(tenant): Reader,
     Path(id): Path<ConversationId>,
-    Query(Nothing {}): Query<Nothing>,
+    Query(NoParameters {}): Query<NoParameters>,
 ) -> Result<Response, Problem> {
     let text = written(tenant.conversation(id), Format::Transcript, false).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
@@ -57,9 +57,9 @@ async fn written(chat: ConversationHandle, format: Format, is_redacted: bool) ->
 }
 
 async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
-    let (asker, Export { conversation, format, redacted }) =
+    let (requester, Export { conversation, format, redacted }) =
         operations::read::<Export>(&app, request).await?;
-    let chat = asker.blocking(move |tenant| conversation.find(tenant)).await?;
+    let chat = requester.blocking(move |tenant| conversation.find(tenant)).await?;
     let format = format.unwrap_or_default();
     let mark = if redacted { ".redacted" } else { "" };
     let name = format!("{}{mark}.{}", chat.id(), format.extension());
@@ -74,7 +74,7 @@ async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Respons
 /// Name of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct ImportQuery {
     name: Option<String>,
     #[serde(default)]
     watched: bool,
@@ -84,7 +84,7 @@ async fn import(
     State(app): State<Arc<App>>,
     Writer(tenant): Writer,
     Extension(caller): Extension<Caller>,
-    Query(file_named): Query<Named>,
+    Query(file_named): Query<ImportQuery>,
     body: Body,
 ) -> Result<axum::Json<Imported>, Problem> {
     let bytes_max = app.config.import_bytes_max;
@@ -93,7 +93,7 @@ async fn import(
     let imported = tokio::task::spawn_blocking(move || {
         let _thread = thread;
         let mut within = Read::by_ref(&mut file).take(bytes_max);
-        let Named { name, watched } = &file_named;
+        let ImportQuery { name, watched } = &file_named;
         let options = ImportOptions { name: name.as_deref(), watched: *watched, role: caller.role };
         let imported = tenant.import_with(options, &mut within, &mut |_| {});
         let too_large = within.limit() == 0 && file.read(&mut [0]).is_ok_and(|more| more > 0);

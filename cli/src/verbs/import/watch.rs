@@ -113,10 +113,10 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     Ok(())
 }
 
-type Looked = (u64, Option<SystemTime>);
+type FileStamp = (u64, Option<SystemTime>);
 
 /// Finds out which of the files that are read for the first time go on from others of their folder.
-fn find_beginnings(due: &[(PathBuf, Looked)], files: &mut HashMap<PathBuf, Watched>) {
+fn find_beginnings(due: &[(PathBuf, FileStamp)], files: &mut HashMap<PathBuf, Watched>) {
     let is_new = |path: &&Path| files.get(*path).is_some_and(|file| file.imported.is_none());
     let new: Vec<&Path> = due.iter().map(|(path, _)| path.as_path()).filter(is_new).collect();
     let folders: HashSet<Option<&Path>> = new.iter().map(|path| path.parent()).collect();
@@ -146,7 +146,7 @@ fn find_beginnings(due: &[(PathBuf, Looked)], files: &mut HashMap<PathBuf, Watch
 
 fn take(
     args: &Args,
-    due: &[(PathBuf, Looked)],
+    due: &[(PathBuf, FileStamp)],
     files: &mut HashMap<PathBuf, Watched>,
     stopping: &AtomicBool,
 ) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The caller of an operation, and how to run it.
 #[derive(Clone)]
-pub struct Asker {
+pub struct Requester {
     /// Tenant of the caller.
     pub tenant: Tenant,
     /// Role of the caller.
@@ -39,10 +39,10 @@ pub enum Threads {
 /// Work that runs elsewhere.
 pub type Elsewhere = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-impl Asker {
+impl Requester {
     /// A caller that may block the thread.
-    pub fn here(tenant: Tenant) -> Asker {
-        Asker { tenant, role: KeyRole::Admin, is_keyless: false, threads: Threads::Here, progress: None }
+    pub fn here(tenant: Tenant) -> Requester {
+        Requester { tenant, role: KeyRole::Admin, is_keyless: false, threads: Threads::Here, progress: None }
     }
 
     /// Whether the caller may see numbers only.
