@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 /// Time for which a key found in the store is cached: a key that another process revokes is still accepted for
 /// this long.
-const BELIEVED: Duration = Duration::from_secs(2);
+const KEY_CACHED_FOR: Duration = Duration::from_secs(2);
 
 /// The caller of a request.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The caller as the API takes it, on a thread that may block or on one that serves.
+    /// The same caller for the API; `threads` runs its blocking work.
     pub fn requester(&self, threads: Threads) -> Requester {
         let (tenant, role) = (self.tenant.clone(), self.role);
         Requester { tenant, role, is_keyless: self.is_keyless, threads, progress: None }
@@ -109,7 +109,7 @@ impl Access {
         let keys = app.store.keys();
         let changes = keys.changes();
         let looked = *self.local.looked.lock();
-        let fresh = looked.is_some_and(|at| at.elapsed() < BELIEVED);
+        let fresh = looked.is_some_and(|at| at.elapsed() < KEY_CACHED_FOR);
         if fresh && self.local.seen.load(Ordering::SeqCst) == changes {
             return Ok(true);
         }
@@ -129,8 +129,8 @@ impl Access {
         self.leases.of(app, credential)
     }
 
-    /// Counts a request of this caller, or refuses it. Local callers without a key share with nobody, so they have no
-    /// limits.
+    /// Counts a request of this caller, or refuses it. Local callers without a key share the server with nobody, so they
+    /// have no limits.
     pub fn admit(&self, caller: &Caller) -> Result<Option<RunningRequest>, Problem> {
         let who = caller.who.as_ref();
         who.map(|who| self.limiters.enter(who, caller.tenant.name(), &caller.lane)).transpose()
@@ -219,10 +219,10 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     headers.get("x-api-key").map(|value| value.to_str().map(str::trim).map_err(|_| unreadable())).transpose()
 }
 
-/// Header that says in whose name a request is made. It may be repeated.
+/// Header with the actors that a request acts as. It may be repeated.
 pub const ACTOR_HEADER: &str = "everturn-actor";
 
-/// The actors in whose name a request is made: it sees what they see and writes as them.
+/// The actors that a request acts as: it sees what they see, and writes in their names.
 fn actors(headers: &HeaderMap) -> Result<Vec<String>, Problem> {
     let text = |value: &axum::http::HeaderValue| {
         // Names of any script are sent as UTF-8.
@@ -247,7 +247,7 @@ fn peer(config: &Config, request: &Parts) -> IpAddr {
     proxied.or(direct).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-/// Authenticates a request and applies its limits; routes that need no caller continue without.
+/// Authenticates a request and applies its limits. Routes that need no caller go on without one.
 pub async fn authenticate(app: &App, request: Request, next: Next) -> Response {
     // Health checks need no key, and any host name is accepted.
     if matches!(request.uri().path(), "/healthz" | "/readyz") {

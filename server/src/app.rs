@@ -55,7 +55,7 @@ pub async fn blocking<T: Send + 'static>(
     on_thread(thread, work).await
 }
 
-/// [`blocking`] as an operation asks for it.
+/// [`blocking`], as the `Threads` of an operation.
 pub fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
     Box::pin(blocking(move || {
         work();
@@ -71,7 +71,7 @@ pub async fn large<T: Send + 'static>(
     on_thread(large_thread().await?, work).await
 }
 
-/// Permission for such work that the caller runs.
+/// Permission for such work, for a caller that runs it itself.
 pub async fn large_thread() -> Result<Option<Thread>, Error> {
     match lanes::current() {
         Some(request_lane) => request_lane.lane.large().await.map(Some),

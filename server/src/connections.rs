@@ -40,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(10);
 /// The same while a request is not read to its end: the rest of it may have arrived already.
 const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
-/// End of what a client sends, once it is reported.
+/// Value of [`Connection::half_closed_since`] once the end of what the client sends has been reported.
 const REPORTED: u64 = u64::MAX;
 
 /// The connections of a server.
@@ -70,11 +70,11 @@ struct Connection {
     used: AtomicBool,
     /// Start of idleness, in milliseconds since the server started.
     idle_since: AtomicU64,
-    /// Time since which the client reads nothing; 0 if it does.
+    /// Time since which the client has read nothing; 0 while it reads.
     stalled_since: AtomicU64,
     /// Whether the request being answered was read to its end.
     asked: AtomicBool,
-    /// Whether it asks for another protocol, so that what follows is no request.
+    /// Whether it asks for another protocol, so that the bytes that follow are not a request.
     upgrades: AtomicBool,
     /// Time of the end of what the client sends, or of the last bytes sent to it since; 0 before, [`REPORTED`] after.
     half_closed_since: AtomicU64,
@@ -360,7 +360,7 @@ impl AsyncWrite for CountedStream {
     }
 }
 
-/// Records which connections have a request being answered.
+/// Marks connections as busy while a request is answered.
 #[derive(Clone)]
 pub struct CountedService<S> {
     service: S,
@@ -368,7 +368,8 @@ pub struct CountedService<S> {
     connection: Arc<Connection>,
 }
 
-/// A request being answered. A handler that goes on with the connection keeps it: the connection is not idle then.
+/// Marks a connection as busy while a request is answered. A handler that takes the connection over (an upgrade) keeps it, so
+/// that the connection does not count as idle.
 pub struct BusyGuard {
     connections: Connections,
     connection: Arc<Connection>,
@@ -384,7 +385,7 @@ impl Drop for BusyGuard {
     }
 }
 
-/// The body of a request. Its end is noted.
+/// The body of a request, which records that it was read to its end.
 pub struct TrackedBody<B> {
     body: B,
     connection: Arc<Connection>,

@@ -24,7 +24,7 @@ pub async fn text(request: Request, app: &App) -> Result<String, Problem> {
     if is_other && !text.is_empty() { Err(not_json()) } else { Ok(text) }
 }
 
-/// Whether a request says that its body is JSON.
+/// Whether the content type of a request is JSON.
 pub fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
@@ -33,7 +33,7 @@ pub fn is_json(headers: &HeaderMap) -> bool {
         || suffix.is_some_and(|it| it.eq_ignore_ascii_case("json"))
 }
 
-/// The answer to a body that is said to be something else.
+/// The error for a body of another content type.
 pub fn not_json() -> Problem {
     let text = "the body must be JSON; send it with Content-Type: application/json";
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "body.not_json", text)

@@ -68,7 +68,7 @@ impl Shared {
         Shared { transport, record, stopping, lists, sessions: Arc::new(sessions), loose: Mutex::default() }
     }
 
-    /// The recorder of a request outside of a session.
+    /// The recorder of requests outside of a session.
     fn loose_recorder(&self, tenant: &Tenant) -> Option<Arc<Recorder>> {
         let folder = self.record.as_ref()?;
         let mut loose = self.loose.lock();

@@ -1,7 +1,7 @@
 //! A proxy in front of an MCP server over HTTP, which copies what passes.
 //!
 //! Requests and responses are streamed through as they come. A copy of each JSON-RPC message goes to a function that
-//! must not block; whatever becomes of it, the exchange goes on.
+//! must not block; if it fails, the exchange goes on.
 
 use crate::access::origin;
 use crate::config::Config;
@@ -46,9 +46,9 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// A message that passed.
+/// A message that passed through the proxy.
 pub struct PassedMessage {
-    /// The MCP session, or the exchange if there is none: where ids of requests are unique.
+    /// The MCP session, or the exchange if there is none: ids of requests are unique within it.
     pub channel: String,
     /// Whether the client sent it.
     pub from_client: bool,
@@ -58,7 +58,7 @@ pub struct PassedMessage {
     pub text: Vec<u8>,
 }
 
-/// A proxy that listens.
+/// A listening proxy.
 pub struct Proxy {
     listener: TcpListener,
     /// Address that it listens on.
@@ -75,7 +75,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Listens on this machine for requests to the server at a URL.
+    /// Listens on loopback, and passes requests on to the server at the URL `to`.
     pub fn bind(
         listen: SocketAddr,
         to: &str,
@@ -149,11 +149,11 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     };
     let mut headers = passed_on(&parts.headers);
     headers.remove(HOST);
-    // What is compressed costs time on a machine's own network, and the record would have to know every encoding.
+    // Compression costs time on the machine's own network, and the copy would have to be expanded in every encoding.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let mut upstream =
         shared.client.request(parts.method.clone(), target(&shared.to, &parts.uri)).headers(headers);
-    // A body of unknown length where there is none is refused by some servers.
+    // Some servers refuse a chunked body on a request that has none.
     if parts.headers.contains_key("content-length") || parts.headers.contains_key("transfer-encoding") {
         upstream = upstream.body(reqwest::Body::wrap_stream(copied));
     }
@@ -177,7 +177,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
         .get(CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())
         .is_some_and(|kind| kind.starts_with("text/event-stream"));
-    // Some servers compress whatever they are asked for.
+    // Some servers compress in spite of `identity`.
     let encoding = answer.headers().get(CONTENT_ENCODING).and_then(|encoding| encoding.to_str().ok());
     let is_gzip = encoding.is_some_and(|encoding| {
         encoding.eq_ignore_ascii_case("gzip") || encoding.eq_ignore_ascii_case("x-gzip")
@@ -192,10 +192,10 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     response
 }
 
-/// The URL behind the proxy: the server's own for its root, with the path and query of the request.
+/// URL of the server for a request: its own for the root, else below it, with the query of the request.
 fn target(to: &reqwest::Url, asked: &axum::http::Uri) -> reqwest::Url {
     let mut url = to.clone();
-    // A client that was given the path as well means the same.
+    // Some clients repeat the path of the server's URL.
     if asked.path() != "/" && asked.path() != to.path() {
         url.set_path(&format!("{}{}", to.path().trim_end_matches('/'), asked.path()));
     }

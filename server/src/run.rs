@@ -14,9 +14,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Maximum time that a start waits for a command that has the file open for writing.
 const OWNER_PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between two looks at the file. Its lock does not announce that it is free.
+/// Pause between two attempts to lock the file: nothing announces that it is free.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Longest time for closing the store, beyond that for running requests.
+/// Maximum time for closing the store, after the time that running requests get.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
 /// The started server.

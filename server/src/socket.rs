@@ -1,5 +1,5 @@
-//! The socket of the process that owns a store: other programs of the same user ask through it, so that one writer
-//! serves all of them.
+//! The socket of the process that owns a store: other programs of the same user send their requests through
+//! it, so that one writer serves all of them.
 //!
 //! It speaks the REST API, without keys: a program that can connect may read the file as well. Each request acts as
 //! admin of the tenant that it names. Only the user may enter the folder of the socket, and both sides check that; a
@@ -64,7 +64,7 @@ pub enum RequestedModel {
 }
 
 impl RequestedModel {
-    /// The tenant, for a caller that brings this model.
+    /// The tenant, with this model in place of the configured default.
     pub fn bring_to(self, tenant: &Tenant) -> Result<Tenant, Error> {
         let model = match self {
             RequestedModel::Named(name) => tenant.generations().model(Some(&name))?,
@@ -100,7 +100,7 @@ pub enum Tenure {
 impl Tenure {
     const ALL: [Tenure; 2] = [Tenure::Lasting, Tenure::Passing];
 
-    /// Name of the socket. A process that needs an owner that lasts tells them apart by it.
+    /// Name of the socket. It tells a process that needs a lasting owner which one it has found.
     fn name(self) -> &'static str {
         match self {
             Tenure::Lasting => "socket",
@@ -188,7 +188,7 @@ impl Listener for OwnConnections {
     }
 }
 
-/// A socket that is served until this is dropped, which ends the streams of its app as well.
+/// Serves a socket until it is dropped, which also ends the streams of its app.
 pub struct ServedSocket {
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,

@@ -42,7 +42,7 @@ fn is_ours(host: &str, listens: impl ToString) -> bool {
             None => host,
         },
     };
-    // Nearly every request names one of these, and the address need not be written.
+    // Nearly every request names one of these: compared as they are, the address need not be formatted.
     name.eq_ignore_ascii_case("localhost")
         || ["127.0.0.1", "::1"].contains(&name)
         || name == listens.to_string()

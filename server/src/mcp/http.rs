@@ -1,7 +1,7 @@
 //! MCP over HTTP: ownership and end of sessions.
 //!
-//! The SDK identifies sessions by an unguessable id. Here each belongs to the tenant that began it, for
-//! everyone else it does not exist; and it ends after a period without requests and listeners.
+//! The SDK identifies sessions by an unguessable id. Here each belongs to the tenant that began it, and
+//! does not exist for anyone else; it ends after a period without requests and listeners.
 
 use super::Shared;
 use super::service::{RawArguments, Service};
@@ -189,7 +189,7 @@ async fn guard(
         Err(problem) => return problem.into_response(),
     };
     let response = next.run(request).await;
-    // The SDK answers both alike, in words of its own parser.
+    // The SDK answers both with the words of its parser.
     match response.status() {
         StatusCode::UNSUPPORTED_MEDIA_TYPE if is_json => {
             let text = "the body is not a JSON-RPC message; send one such as {\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\"}";
@@ -216,7 +216,7 @@ async fn guard(
     match visit {
         Some(visit) if streams => {
             let (parts, body) = response.into_parts();
-            // The visit lasts as long as the stream.
+            // The session is in use for as long as the stream lasts.
             let body = body.into_data_stream().map(move |part| {
                 let _ = &visit;
                 part
@@ -237,7 +237,7 @@ async fn read(app: &App, request: Request) -> Result<Request, Problem> {
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
 
-/// The arguments of a tool call, as in the message: the SDK parses them into a value, which changes numbers.
+/// The arguments of a tool call, byte for byte: the SDK parses them into a value, which changes numbers.
 fn arguments(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Message<'a> {

@@ -1,7 +1,7 @@
 //! Messages as lines: the transport of MCP over standard input and output.
 //!
-//! The SDK's own is silent about a line that it cannot read, so that the client waits for ever. This one answers, with the
-//! id of the request wherever that can be read, and numbers the calls of tools in the order of their arrival.
+//! The SDK's own transport does not answer a line that it cannot read, so the client waits forever. This one answers, with the
+//! id of the request wherever that can be read, and keeps tool calls in the order of their arrival.
 
 use futures_util::StreamExt;
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct Lines<R, W> {
     read: FramedRead<R, LineDecoder>,
     write: Arc<tokio::sync::Mutex<Option<W>>>,
-    /// Resolves when the last tool that was called is over.
+    /// Resolves when the last tool call is over.
     last_call: Option<oneshot::Receiver<()>>,
 }
 
@@ -104,12 +104,12 @@ async fn write_line<W: AsyncWrite + Unpin>(
 
 type CallEnds = (Option<oneshot::Receiver<()>>, oneshot::Sender<()>);
 
-/// The place of a tool call among those of its connection.
+/// Position of a tool call among those of its connection.
 #[derive(Clone)]
 pub struct CallOrder(Arc<Mutex<Option<CallEnds>>>);
 
 impl CallOrder {
-    /// Waits until the calls before it are over. The next one waits until what is returned is dropped.
+    /// Waits until the calls before it are over. The next call waits until the returned sender is dropped.
     pub async fn wait(&self) -> Option<oneshot::Sender<()>> {
         let (before, done) = self.0.lock().take()?;
         if let Some(before) = before {
@@ -123,13 +123,13 @@ impl CallOrder {
 /// Content of a line.
 enum ParsedLine {
     Message(Box<ClientJsonRpcMessage>),
-    /// Not a request, so that nobody waits for an answer.
+    /// Not a request: the client does not wait for an answer.
     Nothing,
-    /// Not a message: the answer.
+    /// Not a message; the answer to it.
     Refused(String),
 }
 
-/// Fields of any message. Half of a surrogate pair in another field does not disturb.
+/// Fields of any message. They can be read even if another field contains half of a surrogate pair.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow)]

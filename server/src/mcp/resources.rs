@@ -54,7 +54,7 @@ impl Address {
     }
 }
 
-/// Both ways to read a conversation.
+/// The two forms in which a conversation can be read.
 pub fn templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new(format!("{ROOT}{{id}}"), "conversation")
@@ -96,7 +96,7 @@ fn resource(tenant: &Tenant, conversation: &Conversation) -> Result<Resource, Er
     })
 }
 
-/// Masks secrets: a list shows them to whoever looks for something else.
+/// Masks secrets: a list is shown to people who look for something else.
 fn masked(text: &str) -> Cow<'_, str> {
     redaction::mask(text, &mut Vec::new())
 }

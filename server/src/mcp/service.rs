@@ -308,7 +308,7 @@ impl ServerHandler for Service {
         let caller = self.caller(&context.extensions)?;
         let order = context.extensions.get::<CallOrder>().cloned();
         let mut place = if let Some(order) = order { order.wait().await } else { None };
-        // A call that changes nothing holds no other up, nor does one that may wait for an approval.
+        // Other calls do not wait for one that changes nothing, nor for one that may wait for an approval.
         let holds = |row: &&Row| row.about.role > KeyRole::Reader && !row.about.asks_model;
         if tools::find(&request.name, &caller.toolsets).filter(holds).is_none() {
             place.take();
@@ -425,7 +425,7 @@ impl ServerHandler for Service {
         let tenant = self.caller(&context.request_context().extensions)?.tenant;
         let accepted = context.accepted().clone();
         let mut watches = Vec::new();
-        // The client was told that we listen before we did. What came in between is unknown, so each is
+        // The client was told that it is subscribed before it was. Changes in between are unknown, so each resource is
         // reported once.
         for uri in accepted.resource_subscriptions.unwrap_or_default() {
             let address = Address::parse(&uri).map_err(protocol_error)?;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Options of MCP over standard input and output.
 pub struct Stdio {
-    /// The conversations that are offered.
+    /// Store of the conversations that are served.
     pub store: Arc<dyn SharedStore>,
     /// Tools that are offered.
     pub toolsets: Toolsets,

@@ -166,7 +166,7 @@ fn tool(row: &Row) -> Tool {
         .with_annotations(hints)
 }
 
-/// Puts lists of words where they are referred to: not every client follows a reference, or shows a choice with null.
+/// Inlines enums where they are referred to: not every client follows a reference, or shows a choice with null.
 fn inline_words(value: &mut Value, words: &JsonObject) {
     let find =
         |schema: &Value| words.get(schema["$ref"].as_str()?.strip_prefix("#/$defs/")?)?.as_object().cloned();

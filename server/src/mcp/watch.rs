@@ -93,7 +93,7 @@ pub async fn conversation(
     }
 }
 
-/// Source of news about lists of conversations.
+/// Source of changes of lists of conversations.
 pub enum ListingSource {
     /// A store that this process serves.
     Served(Arc<Listings>),
@@ -102,7 +102,7 @@ pub enum ListingSource {
 }
 
 impl ListingSource {
-    /// News from now on.
+    /// Changes from now on.
     pub fn subscribe(&self) -> ListingUpdates {
         match self {
             ListingSource::Served(listings) => ListingUpdates::Served(listings.subscribe()),
@@ -113,7 +113,7 @@ impl ListingSource {
     }
 }
 
-/// News about lists of conversations.
+/// Changes of lists of conversations.
 pub enum ListingUpdates {
     /// Tenants whose list has changed.
     Served(Receiver<TenantName>),
@@ -122,13 +122,13 @@ pub enum ListingUpdates {
 }
 
 impl ListingUpdates {
-    /// The news after a change of the tenant's list; `None` when no more can come.
+    /// Waits for a change of the tenant's list, and returns the subscription to those after it; `None` if there can be no more.
     async fn next(self, tenant: &TenantName) -> Option<ListingUpdates> {
         match self {
             ListingUpdates::Served(mut listings) => loop {
                 match listings.recv().await {
                     Ok(whose) if whose != *tenant => {}
-                    // Too many to count: one of them may be the tenant's.
+                    // Some were missed: one of them may be the tenant's.
                     Ok(_) | Err(RecvError::Lagged(_)) => return Some(ListingUpdates::Served(listings)),
                     Err(RecvError::Closed) => return None,
                 }

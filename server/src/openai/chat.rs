@@ -30,8 +30,8 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/chat/completions", post(create))
 }
 
-/// Unsupported fields: the engine's clients do not read them.
-const CANNOT: [&str; 5] = ["functions", "function_call", "logprobs", "top_logprobs", "audio"];
+/// Fields that are refused: the engine's model clients do not support them.
+const UNSUPPORTED_FIELDS: [&str; 5] = ["functions", "function_call", "logprobs", "top_logprobs", "audio"];
 
 /// A call, and how its reply is returned.
 #[derive(Clone)]
@@ -108,10 +108,10 @@ fn request(model: &SelectedModel, mut body: Fields, messages: Vec<Raw>) -> Resul
     }
     let wanted =
         |name: &&&str| body.0.get(**name).is_some_and(|raw| !matches!(raw.get(), "null" | "false" | "0"));
-    if let Some(name) = CANNOT.iter().find(wanted) {
+    if let Some(name) = UNSUPPORTED_FIELDS.iter().find(wanted) {
         return Err(RequestError::field(*name, format!("{name} is not supported here; leave it out")));
     }
-    CANNOT.iter().for_each(|name| drop(body.0.remove(*name)));
+    UNSUPPORTED_FIELDS.iter().for_each(|name| drop(body.0.remove(*name)));
     let to = model.provider();
     let tools = tools::convert(Provider::OpenaiChat, to, body.take("tools")?.unwrap_or_default())?;
     if to == Provider::OpenaiChat {
@@ -148,7 +148,7 @@ pub async fn begun(mut steps: Steps) -> Result<Steps, Error> {
     Ok(futures_util::stream::once(std::future::ready(Ok(first))).chain(steps).boxed())
 }
 
-/// The next piece of a reply, or the whole of it: what is shown as finished is in the log, if it is recorded.
+/// The next piece of a reply, or the whole of it: if it is recorded, its end is shown only once it is in the log.
 pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<GenerationStep, Error> {
     let step = steps.next().await.ok_or_else(sse::endless)??;
     if let (GenerationStep::Done(answer), Some(recorder)) = (&step, recorder) {
@@ -195,7 +195,7 @@ async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, 
     feed.done().boxed().await;
 }
 
-/// A piece of a reply, in the format of chat completions, which has none for seals.
+/// A piece of a reply in the format of chat completions; `None` for a seal, for which it has none.
 fn piece(delta: Delta) -> Option<Value> {
     Some(match delta {
         Delta::Sealed(_) | Delta::Item(_) | Delta::ThinkingEnd => return None,

@@ -25,7 +25,7 @@ use everturn_views::tokens::Family;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// First bytes of our summaries, before base64. It is not encrypted: it is the client's own conversation.
+/// First bytes of a summary made here, before base64. It is not encrypted: the conversation is the client's own.
 const MARK: &str = "everturn.summary.1\n";
 
 /// `/v1/responses/compact`.
@@ -145,7 +145,7 @@ fn turns_of(place: &ConversationHandle) -> Result<Vec<Turn>, Error> {
 }
 
 /// Index of the first turn that is not summarized, because a call waits for its result; the number of turns if none does.
-/// A call that a person has spoken after was interrupted, and waits no more.
+/// A call that is followed by a message of a person was interrupted, and no longer waits.
 fn waiting_from(place: &ConversationHandle, turns: &[Turn], messages: &[Value]) -> Result<usize, Error> {
     let asks = |(turn, message): &(&Turn, &Value)| {
         turn.role == Role::User && pairing::pair([*message]).results.is_empty()

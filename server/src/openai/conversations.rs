@@ -58,7 +58,7 @@ pub fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<Strin
     metadata.into_iter().map(|(key, value)| Ok((key, Raw::of(&value)?))).collect()
 }
 
-/// The message of an item: its JSON as it came, or what is packed in it.
+/// The message of an item: its JSON as it came, or the message packed in it.
 pub fn message_of(item: &Raw) -> Result<String, Error> {
     let unpacked = match compact::summary_of(item)? {
         None => sealed::thoughts_of(item)?,
@@ -130,7 +130,7 @@ async fn update(
     Ok(axum::Json(object(&replace_metadata(&tenant, id, metadata).await?)))
 }
 
-/// Replaces the metadata of a conversation, as far as this interface shows it.
+/// Replaces the metadata of a conversation that this interface shows.
 pub async fn replace_metadata(
     tenant: &Tenant,
     id: ConversationId,

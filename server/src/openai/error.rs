@@ -34,7 +34,7 @@ impl RequestError {
         move |error| RequestError(Box::new((error.into(), Some(param.into()))))
     }
 
-    /// The answer to Anthropic's clients that let the server keep the conversation: they send all of it then.
+    /// The error for a client of Anthropic that wants the server to keep the conversation: it sends all of it then.
     pub fn thread() -> RequestError {
         let text = "thread is not supported here; send the whole conversation, and name a conversation of Everturn to \
                     have it recorded";

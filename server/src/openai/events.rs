@@ -33,8 +33,8 @@ struct OpenItem {
 enum ItemContent {
     /// The parts of a message.
     Message(Vec<MessagePart>),
-    /// Reasoning: its words by block, whether the last block is unfinished, and the blocks that its provider wants
-    /// back.
+    /// Reasoning: its text by block, whether the last block is unfinished, and the blocks to send back to its
+    /// provider.
     Thinking { parts: Vec<String>, unfinished: bool, sealed: Vec<Value> },
     /// A call: its index in the reply, its id, the tool, the arguments, and whether they are free text.
     Call { index: usize, call_id: String, name: String, arguments: String, custom: bool },

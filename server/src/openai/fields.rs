@@ -1,4 +1,4 @@
-//! The fields of a request that may have many more than we know: each keeps its bytes.
+//! The fields of a request, also those that are unknown here: each keeps its bytes.
 
 use super::error::RequestError;
 use everturn_api::decode::from_json;

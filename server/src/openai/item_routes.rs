@@ -69,8 +69,8 @@ async fn retrieve(
     Ok(axum::Json(item.ok_or_else(erased)?))
 }
 
-/// Erases an item's turn: its content is gone, its envelope stays in the chain. The items of one turn are
-/// erased together or not at all, since half a turn is something that nobody said.
+/// Erases the turn of an item: its content is removed, its envelope stays in the chain. An item that shares its turn with
+/// others is refused, because a turn is erased as a whole.
 async fn delete(
     Admin(tenant): Admin,
     Path((id, item)): Path<(ConversationId, String)>,
@@ -165,9 +165,9 @@ pub struct ItemReader<'a> {
     pub tenant: &'a Tenant,
     pub id: ConversationId,
     pub newest_first: bool,
-    /// Place to start after, in that direction.
+    /// Position to start after, in that direction.
     pub from: Option<u64>,
-    /// Place to stop before, in that direction.
+    /// Position to stop before, in that direction.
     pub until: Option<u64>,
 }
 

@@ -66,7 +66,7 @@ pub fn of_turn(tenant: &Tenant, turn: &Turn) -> Vec<Value> {
     items
 }
 
-/// The items of a reply that is named after this turn, and ended like this.
+/// The items of a reply that ended in this state. Their ids are derived from `turn`.
 pub fn of_answer(messages: &[Raw], turn: TurnId, state: &State) -> Vec<Value> {
     let mut names = ItemIds::new(turn);
     let mut items: Vec<Value> = messages.iter().flat_map(|raw| of_message(&read(raw.get()))).collect();

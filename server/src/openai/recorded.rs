@@ -3,8 +3,8 @@
 //! New messages are found by comparison: the longest beginning of the sent messages that equals the end of the
 //! conversation is known, and what follows it is appended. So a client may send everything, the last part, or
 //! only the new message. Messages are compared by their content, in any shape. Leading system messages are
-//! treated separately: each is appended once, and again when it changes. Some clients leave out the replies that
-//! they got from here: see [`Resend`].
+//! treated separately: each is appended once, and again when it changes. Some clients leave out the replies of this
+//! server: see [`Resend`].
 
 use super::chat::ReplyFormat;
 use super::error::RequestError;
@@ -149,11 +149,11 @@ fn new(messages: &[Raw], system: &[String], spoken: &[String], resend: Resend) -
     let is_end = |through: &usize| {
         let sent: Vec<&String> =
             (lead..*through).filter(|at| !is_system(*at)).flat_map(|at| &gists[at]).collect();
-        // A single message that was said before is said again, unless it waits for its reply.
+        // A single message that equals an earlier one is new, unless it still waits for its reply.
         let next = gists.get(*through).map(|gists| gists.first());
         let gaps = resend == Resend::WithoutReplies
             && next.is_some_and(|gist| gist.is_none_or(|gist| !is_reply(gist)));
-        // Sealed reasoning says nothing that could be compared: it belongs to what follows.
+        // Sealed reasoning has no text to compare: it belongs to what follows.
         let ends = *through == lead || !is_system(through - 1) && !gists[through - 1].is_empty();
         ends && is_end_of(spoken, &sent, gaps)
     };

@@ -112,7 +112,7 @@ async fn create(
     match whole(running).await {
         Ok(response) => Ok(axum::Json(response).into_response()),
         Err(error) => {
-            // Nobody has its id, so nobody can retrieve it.
+            // The client never got its id, so it cannot be retrieved.
             if let Some(own) = own {
                 tenant.conversation(own).delete("its only response failed").await?;
             }
@@ -294,7 +294,7 @@ async fn cancel(Writer(tenant): Writer, Path(id): Path<String>) -> Result<axum::
         let mut news = blocking(move || chat.subscribe(seq)).await?;
         let generation: GenerationId = items::generation(&turn).id.unwrap_or_default().parse()?;
         match tenant.generations().stop(generation) {
-            // It ended at this very moment.
+            // It has just ended.
             Ok(_) | Err(Error::Conflict(_)) => {}
             Err(error) => return Err(error.into()),
         }

@@ -32,11 +32,11 @@ use tokio::sync::mpsc;
 
 /// Maximum life of a connection.
 const LIFE: Duration = Duration::from_secs(60 * 60);
-/// Maximum silence of the server: a connection that nobody is behind any more fails then.
+/// Maximum silence of the server. A message after it finds out whether the client is still there.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// Maximum number of messages that wait for the one before them; further ones are not read yet.
 const WAITING_MAX: usize = 16;
-/// Fields that belong to the other transport. The answer is a stream anyway.
+/// Fields of the HTTP transport. Over a socket the answer is always a stream.
 const OTHER_TRANSPORT: [&str; 2] = ["stream", "stream_options"];
 
 /// Accepts a connection.

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 /// Number of events read at a time to find the end of a reply: usually it is among the first.
 const EVENTS_PAGE: usize = 32;
 
-/// Its key in the metadata of the reply's turn.
+/// Key of the stored request in the metadata of the reply's turn.
 pub const KEY: &str = "openai";
 
 /// The stored part of the request.
@@ -42,7 +42,7 @@ pub enum State {
     Failed(String, String),
 }
 
-/// A response to be shown.
+/// A response, for the client.
 pub struct ResponseView<'a> {
     pub turn: TurnId,
     /// The stored part of its request.

@@ -1,6 +1,6 @@
 //! Events of recent streams, so that a client that lost its connection can ask for the rest with the same numbers.
 //!
-//! They are in memory only. A response whose stream is not here any more can be streamed again from its beginning.
+//! They are in memory only. A response whose stream was dropped can be streamed again from its beginning.
 
 use everturn_core::id::TurnId;
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ struct StreamState {
     events: Vec<Arc<Value>>,
     bytes: usize,
     ended: bool,
-    /// Nobody writes it any more, although it did not end.
+    /// Its writer is gone, although it did not end.
     broken: bool,
 }
 

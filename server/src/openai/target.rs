@@ -31,7 +31,7 @@ pub struct StartedResponse {
     pub generating: Generating,
     /// The stored part of the request.
     pub kept: StoredRequest,
-    /// Whether the conversation was created for it: if there is no reply, it is of no use.
+    /// Whether the conversation was created for it, and is deleted if there is no reply.
     pub own: bool,
 }
 
@@ -74,7 +74,7 @@ pub async fn begin(
     options.input = turns;
     let first = tenant.conversation(target.id).generate(options.clone()).await;
     let (began, own) = match (first, target.after) {
-        // Another request continued it at this very moment: then this is a branch.
+        // Another request has continued it meanwhile: this one becomes a branch.
         (Err(Error::Conflict(_)), Some(after)) if target.expected.is_some() => {
             let forking = tenant.clone();
             let id = blocking(move || hide(&forking, Some(after))).await?;
@@ -129,7 +129,7 @@ fn fields(
     tools: bool,
 ) -> Result<BTreeMap<String, Raw>, RequestError> {
     if !tools {
-        // Providers refuse a choice among no tools.
+        // Providers refuse a tool choice without tools.
         rest.retain(|name, _| name != "tool_choice" && name != "parallel_tool_calls");
     }
     if to != Provider::OpenaiResponses {
@@ -210,7 +210,7 @@ pub fn end_of(tenant: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
 /// The turns of the input that are new after the end of a conversation; `until` is its last `seq` that counts.
 ///
 /// Clients may send again what is there already. What is new is found by comparison, so a request that is repeated
-/// after a failure appends nothing, and a client that leaves the items out whose ids it knows can do so.
+/// after a failure appends nothing, and a client may leave out items whose ids it knows.
 fn new_input(
     tenant: &Tenant,
     place: Option<(ConversationId, Option<u64>)>,
@@ -258,7 +258,7 @@ pub fn check_results(known: &[Turn], new: &[&Raw]) -> Result<(), Error> {
 }
 
 /// The messages of items. References are resolved item by item, each once: those that cover a turn become its
-/// message, as its provider wants it back; others become the items alone. Also whether each is already in the
+/// message, as its provider expects it; others become the items alone. Also whether each is already in the
 /// conversation.
 fn resolve(
     tenant: &Tenant,
@@ -319,7 +319,7 @@ fn referred(item: &Raw) -> Option<String> {
     fields.get("id").filter(|_| refers)?.as_str().map(str::to_string)
 }
 
-/// The item of a reference, in whichever conversation it is.
+/// The item of a reference, in any conversation.
 fn find_item(tenant: &Tenant, item: &str) -> Result<ItemLocation, Error> {
     let absent = || Error::not_found("item_not_found", format!("there is no item {:?}", clip(item)));
     let turn = ids::turn_of_item(item).ok_or_else(absent)?;

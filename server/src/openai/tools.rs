@@ -65,7 +65,7 @@ impl<'a> Function<'a> {
             }
             Provider::OpenaiResponses => {
                 fields.insert("parameters".into(), parameters);
-                // By default it would be strict there, which not every schema is fit for.
+                // There it would be strict by default, which not every schema allows.
                 fields.insert("strict".into(), json!(strict.unwrap_or(false)));
                 Value::Object(fields)
             }

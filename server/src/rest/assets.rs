@@ -29,14 +29,14 @@ use serde::Deserialize;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// `/assets`, as far as bytes are sent.
+/// The routes of `/assets` that send or receive bytes.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route(&at("/assets"), post(add_asset))
         .route(&at("/assets/{asset}/content"), get(get_asset_content))
 }
 
-/// Target of a new asset.
+/// Query of a new asset.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AddAssetQuery {
@@ -169,7 +169,7 @@ const SHOWN: [&str; 9] = [
 ];
 
 /// The client that added an asset chose its type and its name: neither may make a browser run it as a page of
-/// ours.
+/// this server.
 fn shown(asset: &Asset) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let kind = asset.mime_type.parse().ok().filter(|_| asset.mime_type.contains('/'));

@@ -48,7 +48,7 @@ async fn generate(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     Ok(sse::answer(&app, answering))
 }
 
-/// Begins a generation, which waits and goes on whether or not its reader stays.
+/// Begins a generation in a task of its own, so that it goes on if its reader leaves.
 fn begun(requester: Requester, generate: Generate) -> BoxFuture<'static, Result<Generating, Error>> {
     let begun = tokio::spawn(async move { generate.begin(&requester).await });
     let broken =
@@ -58,12 +58,12 @@ fn begun(requester: Requester, generate: Generate) -> BoxFuture<'static, Result<
 
 #[derive(Default)]
 struct GenerationStream {
-    /// Approvals that the generation waits for, until the reader is told.
+    /// Approvals that the generation waits for, until they have been sent to the reader.
     pending: Vec<PendingApproval>,
-    /// Resolves when they are resolved.
+    /// The generation, once they are resolved.
     waiting: Option<BoxFuture<'static, Result<Generating, Error>>>,
     generating: Option<Generating>,
-    /// Whether the reader knows that the model is asked.
+    /// Whether `started` has been sent.
     begun: bool,
 }
 
@@ -110,7 +110,7 @@ impl Frames for GenerationStream {
     }
 }
 
-/// A piece as it is shown; a seal is for its provider only.
+/// A piece of the reply for the reader; `None` for a seal, which is for its provider only.
 fn shown(delta: &Delta) -> Option<Value> {
     Some(match delta {
         Delta::Sealed(_) | Delta::Item(_) | Delta::ThinkingEnd => return None,

@@ -83,7 +83,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
 
 /// Longest wait for events that the caller has seen elsewhere.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// Pause between two looks for them.
+/// Pause between two checks for them.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until a conversation has the event that the caller has seen: a standby may be behind.
@@ -93,7 +93,7 @@ async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> R
         let chat = tenant.conversation(id);
         let head = match blocking(move || chat.get()).await {
             Ok(conversation) => conversation.head.seq,
-            // Nobody knows more than the one who writes: it is gone, as the operation will say.
+            // A server that writes is never behind: the conversation does not exist, as the operation will report.
             Err(Error::NotFound(_)) if !app.store.is_read_only() => return Ok(()),
             // It may have been created just now.
             Err(Error::NotFound(_)) => 0,
@@ -115,7 +115,7 @@ async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> R
     }
 }
 
-/// Header with the `seq` of an event that the caller has seen: the answer is not older.
+/// Header with the `seq` of an event that the caller has seen: the answer is at least as new.
 const SEEN: HeaderName = HeaderName::from_static("everturn-seq");
 
 struct ReceivedRequest {
@@ -135,7 +135,7 @@ impl ReceivedRequest {
         })?;
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        // Names are for people: a program puts the id into a path, so that nothing else can be hit.
+        // Names are for people: a path takes only an id, so that it never means another conversation.
         let named = path.iter().find(|(name, _)| name == "conversation");
         let id = named.map(|(_, value)| value.parse::<ConversationId>());
         if let (Some((_, value)), Some(Err(_))) = (named, &id) {
@@ -150,7 +150,7 @@ impl ReceivedRequest {
             Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
         })?;
         let query: Vec<(String, String)> = query;
-        // Beside a body, a query may only name the conversation.
+        // With a body, the query may only name the conversation.
         let beside = query.iter().find(|(name, _)| about.method.has_body() && name != "conversation");
         if let Some((name, _)) = beside {
             let text = format!("the query is not what is expected: {:?} belongs into the body", clip(name));
@@ -207,7 +207,7 @@ impl ReceivedRequest {
 
 fn refused(about: &About, InvalidRequest { part, text }: InvalidRequest) -> Error {
     match part {
-        // A missing field is in no part; without a body, it is attributed to the query.
+        // A missing field is in none of the parts; without a body, it is attributed to the query.
         Part::Body if !about.method.has_body() => {
             Error::invalid("query.shape", format!("the query is not what is expected: {text}"))
         }
@@ -240,7 +240,7 @@ fn response(known: Option<IfNoneMatch>, reply: Reply, charge: Option<Charge>) ->
     response
 }
 
-/// Answers a request for an operation that is streamed only on request.
+/// Answers a request for an operation whose stream was not asked for.
 pub async fn answer_whole<O: everturn_api::Operation>(
     app: Arc<App>,
     request: Request,

@@ -44,7 +44,7 @@ async fn get_transcript(
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// A conversation as a file that is written while it is sent.
+/// A conversation as a file, written while it is sent.
 async fn written(chat: ConversationHandle, format: Format, is_redacted: bool) -> Result<Body, Error> {
     // Errors must come before the first byte.
     let chat = blocking(move || chat.get().map(|_| chat)).await?;
@@ -71,7 +71,7 @@ async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Respons
     Ok((headers, written(chat, format, redacted).await?).into_response())
 }
 
-/// Name of the file.
+/// Query of an import.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ImportQuery {

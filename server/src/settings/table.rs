@@ -13,7 +13,7 @@ pub struct Setting {
     pub value_type: ValueType,
     /// Default value; empty for none.
     pub default: &'static str,
-    /// Another environment variable, which ours takes precedence over.
+    /// Another environment variable, used if ours is not set.
     pub fallback_variable: Option<&'static str>,
 }
 
