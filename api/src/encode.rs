@@ -43,7 +43,7 @@ impl EncodedRequest {
                     // URLs are resolved before they are sent.
                     name if matches!(name.as_str(), "." | "..") => {
                         let text =
-                            format!("{field} is {name:?}, which no path can name; use the store itself");
+                            format!("{field} is {name:?}, which cannot be part of a URL path; run the command on the store itself");
                         return Err(Error::invalid("name.malformed", text));
                     }
                     name => name,

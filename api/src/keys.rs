@@ -57,7 +57,7 @@ impl Operation for CreateKey {
 
     async fn run(self, requester: &Requester) -> Result<MadeKey, Error> {
         if self.role != KeyRole::Admin && requester.is_keyless {
-            let text = "from the first key on every request needs one, so the first must be an admin's; create that one first";
+            let text = "once there is a key, every request needs one, so the first must be an admin's; create an admin key first";
             return Err(Error::conflict("key.first", text));
         }
         let own = requester.tenant.caller().actors();

@@ -94,7 +94,7 @@ impl TurnInput {
             None => said + "}",
         };
         if !says_something && says_nothing(&message) {
-            let text = "the turn says nothing; give it some content: a text, or blocks with some";
+            let text = "the turn is empty; give it content: a text, or blocks with some";
             return Err(Error::invalid("turn.empty", text));
         }
         Ok(NewTurn {
@@ -138,7 +138,7 @@ impl TurnInput {
         let turn = self.into_turn()?;
         match turn.message.is_empty() {
             true => {
-                let text = "the turn says nothing; give it a `role` and `content`, or a `message`";
+                let text = "the turn is empty; give it a `role` and `content`, or a `message`";
                 Err(Error::invalid("turn.empty", text))
             }
             false => Ok(turn),

@@ -21,11 +21,11 @@ pub fn open(args: &Args, options: Options, model: &Model, servers_own: &str) -> 
     }
     open::asking(args, options, asked(model)?).map_err(|failure| match failure {
         Failure::Error(error) if error.is("model.unknown") => {
-            let advice = "describe it under [models.NAME] in the configuration, or say --base-url";
+            let advice = "describe it under [models.NAME] in the configuration, or pass --base-url";
             error.reworded(|text| format!("{text}; {advice}")).into()
         }
         Failure::Error(error) if error.is("model.none") => {
-            error.reworded(|text| format!("{text}, or say --base-url")).into()
+            error.reworded(|text| format!("{text}, or pass --base-url")).into()
         }
         other => other,
     })

@@ -154,7 +154,7 @@ fn body(
     for (at, part) in message::parts(message).into_iter().enumerate() {
         let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
         match part {
-            // A program wrote it in the name of a person.
+            // It was written by a program in the name of a person.
             Part::Text(text) if role == Role::Tool && message["role"] == "user" => {
                 out.push_str(&folded("←", "", &speech::without_tags(text), full));
             }
@@ -264,7 +264,7 @@ fn folded(mark: &str, label: &str, text: &str, full: bool) -> String {
     let line = line.join(" ⏎ ");
     let size = format!("({}, {})", count(text.lines().count() as u64, "line"), size(text.len() as u64));
     let cut = format!("{} {size}", clipped(&line, FOLDED_CHARS));
-    // What is no longer than its beginning and its size is shown whole.
+    // A part that is no longer than its cut form is shown whole.
     let shown = if line.chars().count() <= cut.chars().count() { line } else { cut };
     let shown = format!("{mark} {}{shown}", printable(label));
     format!("  {DIM}{}{DIM:#}\n", shown.trim_end())
@@ -306,12 +306,12 @@ pub fn option<T: FromStr<Err = Error>>(option: &str, value: &str) -> Result<T, E
     value.parse().map_err(|error: Error| error.at(option))
 }
 
-/// `#3 to #7`, or `#3` alone.
+/// `#3 to #7`, or `#3` if both are the same.
 pub fn range(from: u64, to: u64) -> String {
     if from == to { format!("#{from}") } else { format!("#{from} to #{to}") }
 }
 
-/// A word of a command line, quoted where a shell would take it apart.
+/// A word of a command line, quoted if a shell would split or change it.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
@@ -338,7 +338,7 @@ pub fn clipped(text: &str, chars: usize) -> String {
     }
 }
 
-/// Escapes control characters, so that content cannot control the reader's terminal, and shows those that mislead the
+/// Escapes control characters, so that content cannot control the reader's terminal, and characters that mislead the
 /// reader.
 pub fn printable(text: &str) -> String {
     visible(text).chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()

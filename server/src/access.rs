@@ -211,7 +211,7 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
         let text = value.to_str().map_err(|_| unreadable())?;
         let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
         if !scheme.eq_ignore_ascii_case("bearer") {
-            let text = "only Authorization: Bearer is understood; send the key as Authorization: Bearer et_…";
+            let text = "only Authorization: Bearer is supported; send the key as Authorization: Bearer et_…";
             return Err(Problem::unauthorized(text));
         }
         return Ok(Some(rest.trim()));

@@ -110,7 +110,7 @@ impl Connections {
         {
             tracing::debug!(
                 connections = files,
-                "the process may open too few files for limits.connections; raise `ulimit -n`"
+                "the limit on open files is too low for limits.connections; raise it with `ulimit -n`"
             );
             limits.connections = files;
         }

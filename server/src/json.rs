@@ -137,9 +137,8 @@ async fn discard(mut body: BodyDataStream) {
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     everturn_core::json::check(text)?;
-    everturn_api::decode::from_json(text).map_err(|e| {
-        Problem::from(Error::invalid("body.shape", format!("the body is not what is expected: {e}")))
-    })
+    everturn_api::decode::from_json(text)
+        .map_err(|e| Problem::from(Error::invalid("body.shape", format!("the body is invalid: {e}"))))
 }
 
 /// The query of a URL.
@@ -152,8 +151,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
         axum::extract::Query::try_from_uri(&parts.uri)
             .map(|axum::extract::Query(query)| Query(query))
             .map_err(|e| {
-                Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
-                    .into()
+                Error::invalid("query.shape", format!("the query is invalid: {}", e.body_text())).into()
             })
     }
 }

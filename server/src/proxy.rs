@@ -101,7 +101,7 @@ impl Proxy {
         let client = client.build().map_err(|e| wrong(&e))?;
         let cannot = |e: std::io::Error| {
             let text = format!(
-                "cannot listen on {listen}: {e}; choose another with --listen, port 0 picks a free one"
+                "cannot listen on {listen}: {e}; choose another address with --listen; port 0 picks a free one"
             );
             Error::invalid("serve.listen", text)
         };

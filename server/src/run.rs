@@ -128,9 +128,7 @@ fn end_within(time: Duration) {
             if tokio::time::timeout(time, signalled).await.is_ok() {
                 std::process::exit(SECOND_SIGNAL);
             }
-            tracing::warn!(
-                "the store did not close in time; what it still had to do is left to the next start"
-            );
+            tracing::warn!("the store did not close in time; the next start finishes the rest");
             std::process::exit(1);
         })
     };

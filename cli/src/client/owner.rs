@@ -1,5 +1,5 @@
-//! A local store for writing, which another process may own: then that one is asked, through its socket. When it
-//! ends, another takes its place, be it this process.
+//! A local store for writing, which another process may own: requests then go to that process, through its socket. When it
+//! ends, another one owns the store, possibly this one.
 
 use super::{Client, Local, OpenFile, Remote};
 use everturn::{Everturn, ImportOptions, Imported, Options, SystemWorld, Tenant, World, store_file};
@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 /// Maximum time that a command waits for another one that is writing: long enough for a loop of appends in two
 /// shells.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Pause between two looks at the lock and the socket. Neither announces a change.
+/// Pause between two checks of the lock and the socket: neither announces a change.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Time after which a command that owns the store lets others use it: most end before anybody waits for them.
+/// Time after which a command that owns the store lets others use it: most commands end sooner.
 const SHARED_AFTER: Duration = Duration::from_millis(200);
 /// Maximum time that a command waits at its end for requests of others. They go on at the next owner.
 const PASSING_SHUTDOWN: Duration = Duration::from_secs(2);
-/// Number of owners that a request is sent to, one after the other ended.
+/// Maximum number of owners that a request is sent to, each after the one before has ended.
 const OWNERS_MAX: usize = 5;
 
 /// A local store, and how to open it.
@@ -42,7 +42,7 @@ pub struct LocalStore {
     /// Settings of the socket through which others use the store while this process owns it.
     pub shared: Option<Config>,
     pub tenure: Tenure,
-    /// Whether to wait for an owner that will end soon, rather than to go through it.
+    /// Whether to wait for an owner that will end soon, rather than to use its socket.
     pub alone: bool,
     /// The model that operations ask, in place of the configured default.
     pub model: Option<RequestedModel>,
@@ -52,7 +52,7 @@ pub struct LocalStore {
 pub enum WritableStore {
     /// This process owns it now.
     Here(Box<Everturn>),
-    /// Another process owns it, and is asked.
+    /// Another process owns it; requests go to that process.
     Through(Remote, OwnedError),
 }
 
@@ -85,8 +85,8 @@ impl LocalStore {
         Ok(Client::Local(Box::new(Local::new(store, &self.tenant, owner_socket, self.model.clone())?)))
     }
 
-    /// Opens the store, or finds its owner. Waits for a process that owns it and has no socket, or is no owner to go
-    /// through.
+    /// Opens the store, or finds its owner. Waits for a process that owns it and has no socket, or whose socket is not to be
+    /// used.
     pub fn reach(&self, patience: Duration) -> Result<WritableStore, Error> {
         let until = Instant::now() + patience;
         loop {
@@ -151,7 +151,7 @@ impl Drop for DelayedSocket {
     }
 }
 
-/// Whether a request may be sent to the next owner: it never left, or a second time is as good as once.
+/// Whether a request may be sent to the next owner: it was never sent, or repeating it changes nothing.
 fn may_repeat(error: &Error, repeatable: bool) -> bool {
     match error.code() {
         code::OWNER_GONE => true,
@@ -160,14 +160,14 @@ fn may_repeat(error: &Error, repeatable: bool) -> bool {
     }
 }
 
-/// The arguments of an operation, with a key that makes it happen once however often it is sent.
+/// The arguments of an operation, with an idempotency key, so that it may be sent again.
 fn with_key(about: &About, arguments: String) -> Result<String, Error> {
     if !about.once {
         return Ok(arguments);
     }
     let mut fields: BTreeMap<&str, &RawValue> = match serde_json::from_str(&arguments) {
         Ok(fields) => fields,
-        // Not an object: whoever runs it says so.
+        // Not an object: the operation will refuse it.
         Err(_) => return Ok(arguments),
     };
     if fields.get("idempotency_key").is_some_and(|key| key.get() != "null") {
@@ -235,13 +235,12 @@ impl Owner {
         }
     }
 
-    /// The error for an owner that cannot be told which model to ask.
+    /// The error for an owner that accepts no model with a request.
     fn is_older(&self) -> Error {
         let owned = self.owned.lock();
         let owned = owned.0.text().split(';').next().unwrap_or_default();
         let text = format!(
-            "{owned}, and is of an earlier version, which asks its own models only; start that process again, or leave \
-             --base-url and --model out"
+            "{owned}, and is of an earlier version, which asks only its own models; restart that process, or leave --base-url and --model out"
         );
         Error::busy(code::STORE_OWNED, text)
     }
@@ -294,7 +293,7 @@ impl Owner {
     }
 }
 
-/// An operation that happens once, however often it is sent.
+/// The operation with an idempotency key, so that it may be sent again.
 fn once<O: Operation>(operation: O) -> Result<O, Error> {
     if !O::ABOUT.once {
         return Ok(operation);
@@ -307,7 +306,7 @@ fn once<O: Operation>(operation: O) -> Result<O, Error> {
     RawRequest { body: &text, ..RawRequest::default() }.read().map_err(|wrong| unwritten(&wrong.text))
 }
 
-/// The store of `everturn mcp`: this process owns it and serves its socket, or reads beside the owner.
+/// The store of `everturn mcp`: this process owns it and serves its socket, or another does and this one only reads it.
 pub struct McpStore {
     local: LocalStore,
     role: Mutex<Role>,
@@ -394,7 +393,7 @@ impl SharedStore for McpStore {
         let Some(owner) = self.owner() else { return ToolDispatch::Here(self.tenant(), arguments) };
         if tool.about.role == KeyRole::Reader {
             if !owner.is_there() {
-                // Reading needs no owner, but somebody has to index and sweep. If it fails, the next request tries.
+                // Reading needs no owner, but indexing and sweeping do. If this fails, the next request tries again.
                 let _ = self.next_owner(&owner, Duration::ZERO);
             }
             return ToolDispatch::Here(self.tenant(), arguments);

@@ -46,13 +46,13 @@ impl Remote {
         self.server.is_there()
     }
 
-    /// Calls a tool of the owner: its answer as it was sent.
+    /// Calls a tool of the owner, and returns its answer byte for byte.
     pub fn tool(&self, name: &str, arguments: &str) -> Result<Vec<u8>, Error> {
         let request = self.server.over_socket(&format!("/tools/{name}"));
         Ok(request.json(arguments.to_string()).text()?.into_bytes())
     }
 
-    /// Has the owner run an operation that asks this model. `None` if it cannot, being of an earlier version.
+    /// Has the owner run an operation with this model. `None` if it is of an earlier version, which cannot.
     pub fn call_asking<O: Operation>(
         &self,
         operation: &O,
@@ -84,7 +84,7 @@ impl Remote {
 
     pub fn call<O: Operation>(&self, operation: &O) -> Result<O::Answer, Error> {
         let EncodedRequest { path, query, idempotency_key, if_match, body } = EncodedRequest::new(operation)?;
-        // `.` and `..` cannot be sent as path segments, however they are escaped.
+        // `.` and `..` cannot be path segments of a URL, even escaped.
         if let Some(part) = path.iter().find(|part| matches!(part.as_str(), "" | "." | "..")) {
             let text = format!("something named {part:?} cannot be reached over HTTP; choose another name");
             return Err(Error::invalid("url.name", text));

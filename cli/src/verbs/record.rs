@@ -53,7 +53,7 @@ pub struct Record {
     conversation: Option<String>,
 }
 
-/// Pause between attempts to begin the record: another program may use the store.
+/// Pause between attempts to begin the recording: another program may use the store.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
@@ -103,7 +103,7 @@ fn serve(scribe: RecordWriter, listen: SocketAddr, to: &str) -> Result<(), Failu
     Ok(served?)
 }
 
-/// Writes down what passes. A failure is reported once, and what passes goes on.
+/// Records the messages that pass. A failure is reported once and does not stop them.
 struct RecordWriter {
     args: Args,
     /// Folder of the session file.
@@ -156,7 +156,7 @@ impl RecordWriter {
         let written = self.write_entry(entry);
         match (kind.as_str(), call) {
             ("agent_tool_call", Some(call)) => drop(self.calls.insert(call, tool)),
-            // A file reports its first failure again and again.
+            // A file returns its first failure for every later entry.
             ("tool_result", Some(call)) if written.is_ok() || self.folder.is_some() => {
                 self.calls.remove(&call);
             }

@@ -10,7 +10,7 @@ use everturn_core::Error;
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "It deletes conversations whose --ttl has passed, and files of assets that nothing has referred to for an hour. It ends open turns that get no more text, gives up tool calls after `policy.abandon_tools_after_s`, and lets approvals expire at their deadline.\n\nA server does this by itself, every half minute.\n\nExample:\n  everturn sweep     (from cron, beside commands that only run for a moment)"
+    after_help = "It deletes conversations whose --ttl has passed, and files of assets that nothing has referred to for an hour. It ends open turns that get no more text, gives up tool calls after `policy.abandon_tools_after_s`, and lets approvals expire at their deadline.\n\nA server does this by itself, every half minute.\n\nExample:\n  everturn sweep     (from cron, where no server runs)"
 )]
 pub struct Sweep {}
 

@@ -70,7 +70,7 @@ fn show_event(
     let turn: Option<TurnId> =
         event.turn.filter(|_| kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind));
     match turn {
-        // A turn that has just been opened has nothing to show yet.
+        // A turn that has just been opened has no text yet.
         Some(_) if event.kind == kind::OPENED => growing.end_line(),
         Some(turn) => {
             let turn = Turn::begun(event)
@@ -114,8 +114,8 @@ impl OpenTurnText {
         piece(&chunk.text)
     }
 
-    /// Ends the line, with the rest of the turn if the turn is what the line shows: its last text may come together
-    /// with its end. Whether all of the turn has been shown.
+    /// Ends the line, after the rest of the turn if the line shows that turn: its last text may come together
+    /// with its end. Returns whether the whole turn has been shown.
     fn finish(&mut self, turn: &Turn) -> Result<bool, Failure> {
         let shown = self.texts.remove(&turn.id);
         let message = turn.value();
@@ -134,7 +134,7 @@ impl OpenTurnText {
     }
 }
 
-/// Writes text of a turn that goes on later.
+/// Writes a part of a turn's text.
 fn piece(text: &str) -> Result<(), Failure> {
     let lines: Vec<String> = text.split('\n').map(show::printable).collect();
     output::piece(lines.join("\n  "))

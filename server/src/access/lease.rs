@@ -129,7 +129,7 @@ async fn watch_for_keys(keys: Keys, leased: Weak<CancellationToken>) {
         match blocking(move || reader.any()).await {
             Ok(true) => return leased.upgrade().into_iter().for_each(|ended| ended.cancel()),
             Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "cannot see whether there are keys; trying again"),
+            Err(error) => tracing::warn!(%error, "cannot check whether there are keys; trying again"),
         }
         tokio::select! {
             _ = changes.changed() => {}

@@ -37,7 +37,7 @@ pub fn get(tenant: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetPro
     }
     let wrong = |text: &str| Error::invalid("prompt.arguments", text);
     let conversation = arguments.get("conversation").and_then(Value::as_str).ok_or_else(|| {
-        wrong("give the argument conversation: an id, the beginning of one, or @last for the one with the latest turn or a fork made of it since")
+        wrong("the argument conversation is missing; give an id, the beginning of one, or @last for the one with the latest turn or a fork made of it since")
     })?;
     let budget = match arguments.get("budget") {
         None => BUDGET,

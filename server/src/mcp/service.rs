@@ -335,8 +335,7 @@ impl ServerHandler for Service {
     ) -> Result<CustomResult, ErrorData> {
         match METHODS.contains(&request.method.as_str()) {
             true => {
-                let text =
-                    format!("the parameters of {} are missing, or not what is expected", request.method);
+                let text = format!("the parameters of {} are missing or invalid", request.method);
                 Err(ErrorData::invalid_params(text, None))
             }
             false => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None)),

@@ -50,8 +50,7 @@ impl CommonFields {
                 Choice::read(&value).ok_or_else(|| {
                     RequestError::field(
                         "tool_choice",
-                        "this choice is not known to the server of this model; name a function, or \
-                        say auto, none or required",
+                        "the server of this model does not know this tool choice; name a function, or send auto, none or required",
                     )
                 })
             })

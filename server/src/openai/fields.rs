@@ -18,7 +18,7 @@ impl Fields {
         let Some(raw) = self.0.remove(name).filter(|raw| raw.get() != "null") else { return Ok(None) };
         from_json(raw.get())
             .map(Some)
-            .map_err(|e| RequestError::field(name, format!("{name} is not what is expected: {e}")))
+            .map_err(|e| RequestError::field(name, format!("{name} is invalid: {e}")))
     }
 
     /// The same, for a required field.

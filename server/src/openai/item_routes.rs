@@ -82,7 +82,7 @@ async fn delete(
             Some(1) => {}
             Some(count) => {
                 let text = format!(
-                    "the item is one of {count} that were said in one turn and can only be erased together; to do so, POST \
+                    "the item is one of {count} of one turn, which can only be erased together; to do so, POST \
                      /api/v1/turns/{}/erase",
                     at.turn.id
                 );

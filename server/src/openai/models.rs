@@ -69,8 +69,7 @@ pub fn unknown(asked: &str) -> RequestError {
     RequestError::absent(
         "model_not_found",
         format!(
-            "the model {:?} is not configured here; GET /v1/models says which are, and name/model asks the server of one \
-             for another",
+            "the model {:?} is not configured here; GET /v1/models lists those that are, and NAME/MODEL requests another model from the server of NAME",
             clip(asked)
         ),
     )

@@ -208,8 +208,7 @@ async fn retrieve(
             return Ok(sse::respond(&app, move |feed| show_rest(stream, from, feed)));
         }
         if query.starting_after.is_some() {
-            let text = "the stream of this response is not in memory any more, and would be numbered differently; leave \
-                        starting_after out, and what was said so far comes first";
+            let text = "the stream of this response is no longer in memory, and would be numbered differently; leave starting_after out to get it from its beginning";
             return Err(RequestError::field("starting_after", text));
         }
         return Ok(sse::respond(&app, move |feed| show_again(tenant, turn, kept, feed)));

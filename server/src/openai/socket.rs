@@ -157,7 +157,7 @@ impl Connection {
         if kind.as_deref() != Some("response.create") {
             return Err(RequestError::field(
                 "type",
-                "type is not response.create, the only message that is understood",
+                "type is not response.create, the only message that is supported",
             ));
         }
         let generate = body.take("generate")?.unwrap_or(true);
@@ -166,7 +166,7 @@ impl Connection {
         if ask.background {
             return Err(RequestError::field(
                 "background",
-                "a WebSocket has no background; leave it out, or send a POST",
+                "background is not supported over a WebSocket; leave it out, or send a POST",
             ));
         }
         // Whatever comes of it, this response is continued at most once more after it succeeded.

@@ -75,7 +75,7 @@ async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Res
     let tenant = requester.tenant.clone();
     let asset = blocking(move || wanted_asset.find(&requester)).await?;
     let (Some(sha256), Some(size)) = (asset.sha256, asset.bytes) else {
-        let text = format!("the bytes of {} are not kept here; its storage says where", asset.id);
+        let text = format!("the bytes of {} are not stored here; its `storage` says where", asset.id);
         return Err(Error::not_found("asset.elsewhere", text).into());
     };
     if let Some(unchanged) = IfNoneMatch::of(&headers).unchanged(&sha256.to_string()) {

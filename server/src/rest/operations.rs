@@ -105,7 +105,7 @@ async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> R
         if began.elapsed() >= CATCH_UP {
             let advice = match app.store.is_read_only() {
                 true => "try again, or ask a server that writes",
-                false => "no server has that event: look where the number comes from",
+                false => "no server has that event; check where the number comes from",
             };
             let text =
                 format!("{id} ends at {head} here, and Everturn-Seq says that you have seen {seq}; {advice}");
@@ -146,14 +146,13 @@ impl ReceivedRequest {
             );
             return Err(Error::not_found("id.malformed", text).into());
         }
-        let Query(query) = Query::try_from_uri(&parts.uri).map_err(|e| {
-            Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
-        })?;
+        let Query(query) = Query::try_from_uri(&parts.uri)
+            .map_err(|e| Error::invalid("query.shape", format!("the query is invalid: {}", e.body_text())))?;
         let query: Vec<(String, String)> = query;
         // With a body, the query may only name the conversation.
         let beside = query.iter().find(|(name, _)| about.method.has_body() && name != "conversation");
         if let Some((name, _)) = beside {
-            let text = format!("the query is not what is expected: {:?} belongs into the body", clip(name));
+            let text = format!("the query is invalid: {:?} belongs in the body", clip(name));
             return Err(Error::invalid("query.shape", text).into());
         }
         let seen = match (id, text(&parts.headers, &SEEN)?) {
@@ -183,7 +182,7 @@ impl ReceivedRequest {
             false => {
                 let body = json::body(Request::from_parts(parts, body), &app.config, SMALL_BYTES).await?;
                 if !matches!(body.trim(), "" | "{}") {
-                    let text = "this request takes no body; put its fields into the query";
+                    let text = "this request takes no body; put its fields in the query";
                     return Err(Error::invalid("body.unexpected", text).into());
                 }
                 String::new()
@@ -209,12 +208,12 @@ fn refused(about: &About, InvalidRequest { part, text }: InvalidRequest) -> Erro
     match part {
         // A missing field is in none of the parts; without a body, it is attributed to the query.
         Part::Body if !about.method.has_body() => {
-            Error::invalid("query.shape", format!("the query is not what is expected: {text}"))
+            Error::invalid("query.shape", format!("the query is invalid: {text}"))
         }
         Part::Path => Error::not_found("id.malformed", format!("the path contains a malformed id: {text}")),
-        Part::Query => Error::invalid("query.shape", format!("the query is not what is expected: {text}")),
-        Part::Header => Error::invalid("header.shape", format!("a header is not what is expected: {text}")),
-        Part::Body => Error::invalid("body.shape", format!("the body is not what is expected: {text}")),
+        Part::Query => Error::invalid("query.shape", format!("the query is invalid: {text}")),
+        Part::Header => Error::invalid("header.shape", format!("a header is invalid: {text}")),
+        Part::Body => Error::invalid("body.shape", format!("the body is invalid: {text}")),
     }
 }
 

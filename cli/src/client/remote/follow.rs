@@ -116,7 +116,7 @@ impl RemoteUpdates {
                 let problem = Problem::read(&frame.data);
                 Err(problem.map_or_else(|| foreign("an error that cannot be read"), Problem::into_error))
             }
-            // We were too slow, or the server is shutting down: it sends a position, and we reconnect.
+            // This client was too slow, or the server is shutting down: it has sent a position to resume from.
             "lagged" | "stopping" => {
                 self.stream = None;
                 Ok(None)
