@@ -39,7 +39,7 @@ pub mod usage;
 
 pub use about::{About, Method, Noun, Work};
 pub use page::Page;
-pub use requester::{ConversationName, Elsewhere, Requester, Threads};
+pub use requester::{ConversationName, Requester, Threads, WorkFuture};
 pub use table::{Reply, Request, Row, TABLE};
 
 use everturn_core::Error;

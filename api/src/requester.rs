@@ -33,11 +33,11 @@ pub enum Threads {
     /// On the thread that runs the operation.
     Here,
     /// Runs blocking work through this function.
-    Elsewhere(fn(Box<dyn FnOnce() + Send>) -> Elsewhere),
+    Elsewhere(fn(Box<dyn FnOnce() + Send>) -> WorkFuture),
 }
 
-/// Work that runs elsewhere.
-pub type Elsewhere = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+/// Blocking work on another thread.
+pub type WorkFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 impl Requester {
     /// A caller that may block the thread.

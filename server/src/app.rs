@@ -6,7 +6,7 @@ use crate::lanes::{self, Charge, Thread};
 use crate::openai::Streams;
 use everturn::Everturn;
 use everturn::model::Embed;
-use everturn_api::{Elsewhere, Reply, Work};
+use everturn_api::{Reply, Work, WorkFuture};
 use everturn_core::Error;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub async fn blocking<T: Send + 'static>(
 }
 
 /// [`blocking`], as the `Threads` of an operation.
-pub fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
+pub fn elsewhere(work: Box<dyn FnOnce() + Send>) -> WorkFuture {
     Box::pin(blocking(move || {
         work();
         Ok(())
