@@ -20,7 +20,7 @@ use serde_json::json;
 pub struct CreateKey {
     /// Role: `counter` (numbers, but no words), `reader`, `writer` or `admin`.
     pub role: KeyRole,
-    /// Actors that the holder is: it sees their private turns, and writes in their names only. Without any, an admin sees
+    /// Actors that the holder acts as: it sees their private turns, and writes in their names only. Without any, an admin sees
     /// everything, everyone else what is for everyone, and either may write in any name.
     #[serde(default)]
     pub actors: Vec<String>,
@@ -129,7 +129,7 @@ pub struct Identity {
     pub tenant: TenantName,
     /// Role: `counter`, `reader`, `writer` or `admin`.
     pub role: KeyRole,
-    /// Actors that the caller is; none if it may act as anyone.
+    /// Actors that the caller acts as; none if it may act as anyone.
     pub actors: Vec<String>,
     /// Id of the key, or `jwt:` and the subject of a token; null without one.
     pub key: Option<String>,

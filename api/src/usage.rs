@@ -59,7 +59,7 @@ impl Operation for GetUsage {
 }
 
 /// Reads the tokens, time and cost of model calls by day, model and conversation: what providers reported, or importers
-/// found, for each reply. Costs follow from the setting `prices`. A conversation without a title is called by the first words of
+/// found, for each reply. Costs follow from the setting `prices`. A conversation without a title is named after the first words of
 /// a person in it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
