@@ -163,7 +163,7 @@ impl Operation for ListConversations {
     }
 }
 
-/// A conversation as the requester may see it, with a preview if it has no title.
+/// A conversation as the caller may see it, with a preview if it has no title.
 fn previewed(requester: &Requester, conversation: Conversation) -> Result<Conversation, Error> {
     let conversation = match requester.is_counter() {
         true => conversation,
@@ -189,7 +189,7 @@ const PREVIEW_CHARS_MAX: usize = 80;
 const PREVIEW_CHARS_READ: usize = 4096;
 
 /// The beginning of what a person said first, for a conversation without a title. That of a fork says so, since its parent
-/// begins the same. Secrets are masked: a list shows them to whoever looks for something else. Blocks.
+/// begins the same. Secrets are masked: a list is shown to people who look for something else. Blocks.
 pub fn preview(tenant: &Tenant, conversation: &Conversation) -> Result<Option<String>, Error> {
     let said = first_said(tenant, conversation.id)?;
     Ok(match conversation.parent {
@@ -202,7 +202,7 @@ fn first_said(tenant: &Tenant, id: ConversationId) -> Result<Option<String>, Err
     let mut query = HistoryQuery { limit: PREVIEW_PAGE, ..HistoryQuery::default() };
     for _ in 0..PREVIEW_TURNS_MAX / PREVIEW_PAGE {
         let page = match tenant.conversation(id).history(query.clone()) {
-            // It was deleted at this very moment.
+            // It has just been deleted.
             Err(Error::NotFound(_)) => return Ok(None),
             page => page?,
         };

@@ -129,8 +129,8 @@ impl Access {
         self.leases.of(app, credential)
     }
 
-    /// Counts a request of this caller, or refuses it. Local callers without a key share the server with nobody, so they
-    /// have no limits.
+    /// Counts a request of this caller, or refuses it. Local callers without a key are the only users of the server, so
+    /// they have no limits.
     pub fn admit(&self, caller: &Caller) -> Result<Option<RunningRequest>, Problem> {
         let who = caller.who.as_ref();
         who.map(|who| self.limiters.enter(who, caller.tenant.name(), &caller.lane)).transpose()

@@ -239,7 +239,7 @@ impl Lane {
 async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     match semaphore.clone().acquire_owned().await {
         Ok(permit) => permit,
-        Err(_) => unreachable!("nobody closes it"),
+        Err(_) => unreachable!("it is never closed"),
     }
 }
 

@@ -387,7 +387,7 @@ pub fn check_content(messages: &[Raw]) -> Result<(), Error> {
 }
 
 /// Messages of any shape for a provider, with instructions before them. Refused if nothing of them is left, or if the model
-/// would never see a part of them that nobody can read.
+/// would not see a part of them, because it cannot be read: an unknown role or type.
 pub fn render(
     provider: Provider,
     instructions: Option<&str>,
@@ -403,7 +403,7 @@ pub fn render(
     Ok((rendered.system, rendered.messages))
 }
 
-/// Refuses messages of which the model of a provider would not see a part that nobody can read.
+/// Refuses messages with a part that the model would not see, because it cannot be read.
 fn check_read(provider: Provider, messages: &[Raw]) -> Result<(), Error> {
     let input = Input { system: &[], messages, media: &NoMedia };
     all_read(&provider::render(provider, &input)?, messages)
