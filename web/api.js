@@ -3,7 +3,7 @@
 const BASE = "/api/v1";
 const KEY = "everturn.key";
 
-/** The text of a problem without its hints at routes and commands: the page has places of its own. */
+/** The text of a problem without routes and commands, which do not help users of the page. */
 export function plain(detail = "") {
   const foreign = /`(everturn\b|(GET|POST|PUT|PATCH|DELETE) \/)/;
   const noted = detail.replace(/ \([^()]*\)/g, (note) => (foreign.test(note) ? "" : note));
@@ -62,7 +62,7 @@ export const memory = {
   },
 };
 
-/** Words that were typed and not sent, by conversation: kept in this tab until its user signs out. */
+/** Unsent text by conversation: kept in this tab until its user signs out. */
 export const unsent = {
   get(id = "new") {
     try { return sessionStorage.getItem("everturn.unsent." + id) ?? ""; } catch { return ""; }

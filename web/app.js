@@ -47,7 +47,7 @@ class Page {
     }
   }
 
-  /** Whether the key has a role. Without an answer anything is tried, and the server decides. */
+  /** Whether the key has a role. While that is unknown, everything is tried, and the server decides. */
   may(role) { return !this.me?.role || ROLES.indexOf(this.me.role) >= ROLES.indexOf(role); }
 
   /** Name in which the user writes: that of the key, or the one typed in. */

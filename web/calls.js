@@ -11,7 +11,7 @@ const systemTexts = (context) => [context.system].flat().filter(Boolean).map((on
 /** A prompt as lines of text, for the diff. */
 const flat = (context) => [...systemTexts(context), ...context.messages.map((one) => `${one.role}: ${plainText(parts(one))}`)].join("\n");
 
-/** Tokens that each section takes of a prompt, with its headings, and what the frame around the messages takes. */
+/** Tokens of a prompt by section, headings included, and those of the frame around the messages. */
 function bySection({ by_section: counts, used }) {
   const found = SECTIONS.filter((name) => counts[name]).map((name) => [name, counts[name]]), frame = used - found.reduce((sum, [, tokens]) => sum + tokens, 0);
   return frame > 0 ? [...found, ["frame", frame]] : found;
@@ -27,7 +27,7 @@ export function view(frame, at) {
   const legend = h("div.legend", { "aria-hidden": "true" }), el = h("div.scroll.calls", null, legend, h("div.split", null, list, detail));
   const abort = new AbortController();
   let receipts = [], places = new Map(), chosen = at, largest = 1;
-  // For a link to an old call, begin a little after it.
+  // For a link to an old call, start shortly after it.
   let next = at ? at + 500 : undefined;
 
   /** Reads further receipts, newest first. */
@@ -41,7 +41,7 @@ export function view(frame, at) {
     draw();
   }
 
-  /** Finds the places of what a call contained, in the 2,000 events before it. */
+  /** Finds the seqs of what a call contained, in the 2,000 events before it. */
   async function locate({ seq, body }) {
     const isKnown = () => body.blocks.every(({ source }) => typeof source === "string" || source.every((id) => id.startsWith("fact_") || places.has(id)));
     for (let to = seq; to > Math.max(0, seq - 2000) && !isKnown(); to -= 500) {

@@ -44,7 +44,7 @@ export class ConversationPage {
         h("div.grow.names", null, this.title, this.facts), this.spoken, this.status,
         iconButton("search", "Find in this conversation (/)", () => this.openFind()), iconButton("more", "More", (event) => this.more(event.currentTarget), { "aria-haspopup": "menu" })),
       this.tabs, this.finder);
-    // More tabs than there is room for fade out where they go on.
+    // If there are more tabs than fit, they fade out at the edge.
     const fade = () => {
       const { scrollLeft: left, scrollWidth, clientWidth } = this.tabs;
       this.tabs.classList.toggle("more-before", left > 4);
@@ -64,7 +64,7 @@ export class ConversationPage {
     this.timeline = new Timeline(one, this);
   }
 
-  /** For a key that may see numbers, but no words. */
+  /** The view for a key that may see numbers only. */
   async counts() {
     const { conversation: one } = this;
     const { plot } = await import("./usage.js");
@@ -104,7 +104,7 @@ export class ConversationPage {
   /** Whether the key has a role. */
   may(role) { return this.page.may(role); }
 
-  /** Answers an approval. Where somebody was faster, the error has the question instead of the id. */
+  /** Answers an approval. If it was answered already, the error has the question instead of the id. */
   async resolveApproval({ approval_id: id, question }, state) {
     try {
       return await post(`/conversations/${this.id}/approvals/${encodeURIComponent(id)}/resolve`, { state, actor: this.page.actor });
@@ -114,7 +114,7 @@ export class ConversationPage {
     }
   }
 
-  /** Says what a key did, beside the title: it takes no room of the view. */
+  /** Shows the effect of a shortcut beside the title, where it takes no room of the view. */
   say(text) {
     clearTimeout(this.silence);
     clear(this.spoken, words(text));
@@ -201,7 +201,7 @@ export class ConversationPage {
         const had = hits?.map((one) => one.seq).join();
         hits = data.sort((a, b) => a.seq - b.seq);
         clear(this.count, [data.length ? plural(data.length, "place") : "Nothing found", behind?.events && `${plural(behind.events, "event")} not indexed yet`].filter(Boolean).join("; "));
-        // The hits stay as they are where nothing new was found, with the focus that one may have.
+        // If nothing new was found, the hits stay as they are, with the focus.
         if (hits.map((one) => one.seq).join() !== had) clear(this.found, this.count, hits.map((one) => {
           const el = hit({ ...one, conversation: this.id });
           el.lastChild.textContent = "#" + one.seq;
@@ -437,7 +437,7 @@ export class ConversationPage {
   }
 }
 
-/** Title of a conversation that begins with a turn: its first line, cut between characters. */
+/** Title for a conversation that begins with this turn: its first line, cut between characters. */
 const titleOf = ({ content }) => [...content.split("\n")[0]].slice(0, 60).join("");
 
 /** A conversation that is created with its first message: until then nothing is stored. */

@@ -77,7 +77,7 @@ const TRICKS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b
 // Zero-width joiners are legitimate in emoji and in several scripts.
 const JOINED = /[\p{Extended_Pictographic}\p{M}\p{L}\ufe0f]/u;
 
-/** Pieces of a string: as they are, or `{code}` for a misleading character. */
+/** Pieces of a string: text, or `{code}` for a misleading character. */
 function pieces(text) {
   text = String(text);
   const found = [];
@@ -96,13 +96,13 @@ function pieces(text) {
 /** Text nodes for a string, with misleading characters made visible. */
 export const words = (text) => pieces(text).map((one) => (one.code ? h("span.trick", { title: "Invisible or bidirectional control character" }, one.code) : document.createTextNode(one)));
 
-/** The same as a string, for places that take no elements. */
+/** The same as a string, where elements are not possible. */
 export const plainly = (text) => pieces(text).map((one) => one.code ?? one).join("");
 
 const NUMBER = new Intl.NumberFormat("en");
 export const number = (n) => NUMBER.format(n);
 export const plural = (n, one, many = one + "s") => `${number(n)} ${n === 1 ? one : many}`;
-/** Tokens of a checkpoint, after those of what it covers, which an import may not know. */
+/** Tokens before and after a checkpoint; those before may be unknown for an import. */
 export const shrunk = (before, after) => `${before ? number(before) + " → " : ""}${plural(after, "token")}`;
 export const short = (n) => (n < 1000 ? String(n) : n < 10_000 ? (n / 1000).toFixed(1).replace(".0", "") + "k" : n < 1e6 ? Math.round(n / 1000) + "k" : (n / 1e6).toFixed(1) + "M");
 
@@ -143,16 +143,16 @@ const notices = h("section.toasts", { "aria-label": "Notices", "aria-live": "pol
 let focusedBefore;
 notices.addEventListener("focusin", ({ relatedTarget: from }) => from && !notices.contains(from) && (focusedBefore = from));
 
-/** The conversation, or the view of none, that is shown. */
+/** The conversation or other view that is shown. */
 const shownPlace = () => /^#\/(?:c\/)?(\w*)/.exec(location.hash)?.[1] ?? "";
 
-/** Takes away the notices about another conversation or view. The list has none of its own. */
+/** Removes the notices about another conversation or view. The list has none of its own. */
 export function forgetNotices() {
   const here = shownPlace();
   for (const one of [...shown.values()]) if (here && one.place !== here) one.gone();
 }
 
-/** Puts the notices where they take room of their own and cover nothing: into the open dialog, above the composer, or at the end of the view. */
+/** Moves the notices to where they cover nothing: into the open dialog, above the composer, or to the end of the view. */
 export function placeNotices() {
   const modal = document.querySelector("dialog:modal"), main = document.querySelector("main");
   const room = modal ?? (main?.checkVisibility() ? main : document.querySelector(".sidebar") ?? document.body);

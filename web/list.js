@@ -4,14 +4,14 @@ import { h, MOD, clear, icon, iconButton, words, ago, brief, said, plural, short
 import { get, post, upload, follow, memory } from "./api.js";
 
 const SIZE = 60;
-/** Milliseconds until a search is repeated that not all events were searched for. */
+/** Milliseconds until a search is repeated that did not cover all events. */
 export const LOOK_AGAIN = 700;
 
 /** The latest conversations of a filter. */
 export const firstPage = (filter) => get("/conversations", { limit: SIZE, ...filter });
 
 export class List {
-  /** `asked` is the first page of the active conversations, on its way. */
+  /** `asked` is a promise of the first page of the active conversations. */
   constructor(page, asked) {
     this.page = page;
     this.items = [];
@@ -260,7 +260,7 @@ export class List {
       ]);
       if (this.query !== query) return;
       if (found.behind?.events) this.timer = setTimeout(() => this.query === query && this.find(query, true), LOOK_AGAIN);
-      // Whoever reads the hits is not disturbed by more of them.
+      // A user who is reading the hits is not disturbed by more of them.
       if (isAgain && (this.entries.scrollTop || this.entries.contains(document.activeElement))) return;
       const children = [];
       if (titles.data.length) children.push(h("h2.group", null, "Titles"), titles.data.map((one) => this.item(one)));

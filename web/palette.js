@@ -55,7 +55,7 @@ export function palette(page) {
       const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet, 16), note: one.title, run: () => openHit(one) }));
       draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
       if (!options.length) clear(none, words(`Nothing matches “${field.value.trim()}”.`));
-    } catch { /* what is known stays */ }
+    } catch { /* the old results stay */ }
   };
 
   let timer;

@@ -62,7 +62,7 @@ export function view(frame) {
     pairs.removeAttribute("aria-busy");
   }
 
-  /** Places of the last messages in the log, by their index. A message without a turn that is like it has none. */
+  /** Seqs of the last messages, by their index. A message that equals no turn has none. */
   async function placesOf(messages, through, signal) {
     const turns = new Map(), places = new Map(), from = Math.max(0, messages.length - shownMost);
     for (let before, left = messages.length - from; left > 0;) {

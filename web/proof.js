@@ -61,7 +61,7 @@ export function view(frame) {
 
   const buttons = FORMATS.map(([format, text]) => [format, text, button("Download", () => save(format), { "aria-label": "Download as " + format })]);
   redacted.addEventListener("change", () => {
-    // Its hashes are those of the original words.
+    // Its hashes are those of the original text.
     const [, , jsonl] = buttons[0];
     jsonl.disabled = redacted.checked;
     jsonl.title = redacted.checked ? "A masked file could not be verified" : "";

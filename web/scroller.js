@@ -73,7 +73,7 @@ export class Scroller {
 
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.el;
-    // Where the view itself became smaller or larger, nobody scrolled.
+    // A change in the size of the view is not a scroll by the user.
     if (this.height !== clientHeight) return this.settle(), this.soon();
     if (!this.moving) this.stick = scrollHeight - scrollTop - clientHeight < 24;
     this.moving = false;

@@ -72,7 +72,7 @@ export function view(frame) {
       show();
     } catch (error) {
       toast(error.message, { error: true });
-      // Somebody else may have been first.
+      // It may have been answered already.
       if (error.status === 409) show();
     }
   };
@@ -82,7 +82,7 @@ export function view(frame) {
   const clip = (text) => (text.length > 90 ? text.slice(0, 90).replace(/\s+\S*$/, "") + "…" : text);
   const shortly = (value) => words(typeof value === "string" ? value : JSON.stringify(value));
 
-  /** A setting as people read it: what is in a table, line by line. */
+  /** A setting for people: a table, line by line. */
   const setting = (value) => (Array.isArray(value) ? words(value.map((one) => (typeof one === "object" ? JSON.stringify(one) : one)).join(", ")) : value && typeof value === "object" ? h("dl.settings", null, Object.entries(value).map(([name, inner]) => h("div", null, h("dt", null, words(name.replaceAll("_", " "))), h("dd", null, setting(inner))))) : words(value === null ? "none" : value === true ? "on" : value === false ? "off" : typeof value === "number" ? number(value) : value));
 
   function draw(state, open, facts, chain, relatives) {
@@ -127,7 +127,7 @@ export function view(frame) {
 /** A time line of the log with the range covered by each checkpoint. */
 function drawn(chain, conversation, width) {
   if (!chain.length) return null;
-  // Where there is no room beside a bar, its text is above it.
+  // If there is no room beside a bar, its text is above it.
   const narrow = width < 560, row = narrow ? 46 : 26, above = narrow ? 20 : 0;
   const head = Math.max(1, conversation.head.seq), left = 4, x = (seq) => left + (seq / head) * (width - (narrow ? 0 : 190) - 2 * left);
   const old = [...chain].reverse(), height = old.length * row + 44;

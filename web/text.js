@@ -79,7 +79,7 @@ export function markdown(text) {
 
 const cells = (line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
 
-/** The beginning of a code block. What follows backticks has none: it is code in a line. */
+/** The beginning of a code block. Text after backticks may contain none: that would be inline code. */
 function fence(line) {
   const found = FENCE.exec(line);
   return found && !(found[2][0] === "`" && line.includes("`", found[1].length + found[2].length)) ? found : null;
@@ -211,7 +211,7 @@ export const checkpoint = (one) => h("div.md", { dir: "auto" }, markdown(checkpo
 
 // ---------------------------------------------------------------------------------------------------- words that were looked for
 
-/** A pattern for texts, where they are no part of a longer word. `joints` are further characters of words. */
+/** A pattern for texts that are not part of a longer word. `joints` are further characters of words. */
 const whole = (texts, joints = "", flags = "u") => {
   const inside = `[\\p{Alphabetic}\\p{N}${joints}]`, any = texts.map((text) => text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|");
   return new RegExp(`(?<!${inside})(?:${any})(?!${inside})`, flags);

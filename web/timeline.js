@@ -7,10 +7,10 @@ import { parts, shownParts, plainText, said, reworded, gist, edits, todo, langua
 import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
 
-/** Says why something failed. That a generation ended before it could be stopped is no failure. */
+/** Shows why something failed. A generation that ended before it could be stopped is not a failure. */
 export const failed = (error) => (error.code === "generation.ended" ? toast("It had ended already", { about: "stop" }) : toast(error.message, { error: true }));
 
-/** Says that the model is asked once approvals are answered. */
+/** Tells the user that the model is called once approvals are answered. */
 export const waits = (approvals) => toast(approvals.length === 1 ? "The model answers once the approval is resolved" : `The model answers once ${approvals.length} approvals are resolved`, { about: "waits" });
 
 const bytesOf = (text) => new TextEncoder().encode(text).length;
@@ -81,7 +81,7 @@ export class Timeline {
     }
   }
 
-  /** Says why turns cannot be read, until they can. An unreachable server is said elsewhere. */
+  /** Shows why turns cannot be read, until they can. An unreachable server is shown elsewhere. */
   cannotRead(error) {
     this.trouble.hidden = !error?.status;
     if (error?.status) clear(this.trouble, notice("The turns cannot be read", error.message, button("Try again", () => this.scroller.again())));
@@ -193,7 +193,7 @@ export class Timeline {
 
   // ------------------------------------------------------------------------------------------------ rows
 
-  /** Entries as they are read: a replacement stands where the turn stood that it replaces. */
+  /** Entries in reading order: a turn stands in the place of the one that it supersedes. */
   inOrder(entries) {
     const versions = new Map();
     for (const { path } of entries) {
@@ -242,7 +242,7 @@ export class Timeline {
       const isHere = entry.seq >= from;
       if (entry.kind) {
         if (!DRAWN.has(entry.kind) && !this.everything) continue;
-        // The call itself says so.
+        // The call itself shows it.
         if (entry.kind === "tool.abandoned" && calls.has(entry.body?.tool_call_id) && !this.everything) continue;
         const outcome = entry.kind === "approval.requested" && outcomes.get(entry.body?.approval_id);
         if (entry.kind === "conversation.created" && !entry.body?.system_prompt && !this.everything) continue;
@@ -615,7 +615,7 @@ export class Timeline {
     if (made) await this.answered(prompt, made);
   }
 
-  /** Makes a fork with everything before a turn, and other words instead of it. */
+  /** Makes a fork with everything before a turn, and another text instead of it. */
   branchAt(turn, said) { return post(`/turns/${turn.id}/branch`, { conversation: this.id, role: turn.role, actor: turn.actor, ...said }); }
 
   /** Opens such a fork, and has the model answer. */
@@ -688,7 +688,7 @@ export class Timeline {
     }
   }
 
-  /** Does what a key asks for once what the keys before it ask for is done: rows may have to be loaded first. */
+  /** Runs a shortcut once those before it are done: rows may have to be loaded first. */
   inTurn(work) {
     this.going = (this.going ?? Promise.resolve()).then(work).catch(() => {});
   }
@@ -749,7 +749,7 @@ export class Timeline {
   async goTo(seq) {
     this.current = seq;
     this.scroller.jump(seq);
-    // However long the page of it takes to load, until somebody goes elsewhere.
+    // However long its page takes to load, unless the user goes elsewhere.
     for (let drawn = 0; drawn < 50; ) {
       await new Promise((resolve) => setTimeout(resolve, 50));
       if (this.abort.signal.aborted || this.current !== seq) return;
@@ -800,9 +800,9 @@ export class Timeline {
   }
 }
 
-/** Whether nothing is shown of a turn but the words of a program. */
+/** Whether a turn consists only of notices of a program. */
 const isNoticed = (turn, own) => !!turn.speaker && own.every((part) => part.kind === "text");
-/** Kind of a notice. Beside results it is not known. */
+/** Kind of a notice; unknown if it is beside results. */
 const noticeName = (turn) => (turn.speaker === "tool" ? "notice" : turn.speaker);
 const isReplaced = (turn) => !!turn.superseded_by?.startsWith("turn_");
 /** Position of a turn in reading order. */
@@ -831,7 +831,7 @@ async function inlined(part) {
   return shown(new Blob([bytes], { type: part.mime ?? "image/png" }));
 }
 
-/** A field with the text of a turn, or with what was last typed instead of it and not sent. */
+/** A field with the text of a turn, or with the unsent edit of it. */
 function editor(turn, label) {
   const field = h("textarea", { value: unsent.get(turn.id) || plainText(parts(turn).filter((part) => part.kind === "text")), rows: 10, "aria-label": label });
   field.addEventListener("input", () => unsent.set(field.value, turn.id));

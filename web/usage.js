@@ -78,7 +78,7 @@ export function view() {
 
 const bytes = (n) => (n < 10_000 ? `${number(n)} B` : n < 1e7 ? `${number(Math.round(n / 1000))} KB` : `${number(Math.round(n / 1e6))} MB`);
 
-/** Width of a drawing: what there is, so that its text keeps its size, up to that of a panel. */
+/** Width of a drawing: all that is available, so that its text keeps its size, up to that of a panel. */
 export const roomIn = (el) => Math.max(300, Math.min(820, el.clientWidth || 720));
 
 const DAY_MS = 86_400_000;

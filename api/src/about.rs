@@ -81,7 +81,7 @@ impl Method {
 /// Amount of work of an operation, which determines where a server runs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Does not block, except through [`Asker::blocking`](crate::Asker::blocking).
+    /// Does not block, except through [`Requester::blocking`](crate::Requester::blocking).
     Quick,
     /// Reads the disk, or waits for a model.
     Blocking,
@@ -188,7 +188,7 @@ impl About {
     }
 
     /// It answers with numbers, so that counters may ask as well: it leaves out words for them, see
-    /// [`Asker::is_counter`](crate::Asker::is_counter).
+    /// [`Requester::is_counter`](crate::Requester::is_counter).
     pub const fn counts(self) -> About {
         About { role: KeyRole::Counter, ..self }
     }

@@ -1,6 +1,6 @@
 //! Assets: large or non-text payloads and their descriptors. Their bytes are transferred separately over HTTP.
 
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page};
+use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use schemars::JsonSchema;
@@ -19,8 +19,8 @@ impl Operation for ListAssets {
     const ABOUT: About =
         About::new(Method::Get, Noun::Assets, "list_assets", "/assets", "List assets", "The whole list.");
 
-    async fn run(self, asker: &Asker) -> Result<Page<Asset>, Error> {
-        asker.conversation(&self.conversation)?.assets().list().map(Page::whole)
+    async fn run(self, requester: &Requester) -> Result<Page<Asset>, Error> {
+        requester.conversation(&self.conversation)?.assets().list().map(Page::whole)
     }
 }
 
@@ -37,10 +37,10 @@ pub struct GetAsset {
 
 impl GetAsset {
     /// Finds the asset.
-    pub fn find(&self, asker: &Asker) -> Result<Asset, Error> {
+    pub fn find(&self, requester: &Requester) -> Result<Asset, Error> {
         match &self.conversation {
-            Some(name) => asker.conversation(name)?.assets().get(&self.asset),
-            None => asker.tenant.asset(&self.asset),
+            Some(name) => requester.conversation(name)?.assets().get(&self.asset),
+            None => requester.tenant.asset(&self.asset),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Operation for GetAsset {
         "Its descriptor.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Asset, Error> {
-        self.find(asker)
+    async fn run(self, requester: &Requester) -> Result<Asset, Error> {
+        self.find(requester)
     }
 }

@@ -1,8 +1,8 @@
 //! Compaction: older turns are replaced by a checkpoint.
 
 use crate::conversations::version;
-use crate::given::split;
-use crate::{About, Asker, ConversationName, Method, Noun, Operation};
+use crate::decode::split;
+use crate::{About, ConversationName, Method, Noun, Operation, Requester};
 use everturn::{CompactOptions, Compacted, Summary};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -37,8 +37,8 @@ impl Operation for Compact {
     .asks_model()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Compacted, Error> {
-        asker.conversation(&self.conversation)?.compaction().compact(self.options)
+    async fn run(self, requester: &Requester) -> Result<Compacted, Error> {
+        requester.conversation(&self.conversation)?.compaction().compact(self.options)
     }
 }
 
@@ -61,8 +61,8 @@ impl Operation for RevertCompaction {
         "The conversation, with the previous checkpoint in force.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.conversation(&self.conversation)?.compaction().revert()
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
+        requester.conversation(&self.conversation)?.compaction().revert()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -99,8 +99,8 @@ impl Operation for Summarize {
     .reads()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Summary, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<Summary, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         let to_seq = match self.to_seq {
             Some(seq) => seq,
             None => chat.get()?.head.seq,

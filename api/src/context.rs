@@ -1,7 +1,7 @@
 //! Context of a model call.
 
-use crate::given::{messages, messages_schema, split};
-use crate::{About, Asker, ConversationName, Method, Noun, Operation};
+use crate::decode::{messages, messages_schema, split};
+use crate::{About, ConversationName, Method, Noun, Operation, Requester};
 use everturn::script::options;
 use everturn::{Context, ContextOptions, Digest, RecallRequest};
 use everturn_core::Error;
@@ -126,8 +126,8 @@ impl Operation for BuildContext {
     .reads()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Context, Error> {
-        asker.conversation(&self.conversation)?.contexts().build(&self.request.with_budget()?)
+    async fn run(self, requester: &Requester) -> Result<Context, Error> {
+        requester.conversation(&self.conversation)?.contexts().build(&self.request.with_budget()?)
     }
 }
 
@@ -161,7 +161,7 @@ impl<'de> Deserialize<'de> for RecordedContext {
             recorded_seq: u64,
         }
         let (Recorded { recorded_seq }, context) =
-            crate::given::split_fields(deserializer, &["recorded_seq"])?;
+            crate::decode::split_fields(deserializer, &["recorded_seq"])?;
         Ok(RecordedContext { context, recorded_seq })
     }
 }
@@ -178,8 +178,8 @@ impl Operation for RecordContext {
     )
     .creates();
 
-    async fn run(self, asker: &Asker) -> Result<RecordedContext, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<RecordedContext, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         let context = chat.contexts().build(&self.request.with_budget()?)?;
         let recorded_seq = chat.contexts().record(&context)?.seq;
         Ok(RecordedContext { context, recorded_seq })
@@ -211,7 +211,7 @@ impl Operation for ReplayContext {
         "The context as the model saw it.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Context, Error> {
-        asker.conversation(&self.conversation)?.contexts().replay_at(self.seq)
+    async fn run(self, requester: &Requester) -> Result<Context, Error> {
+        requester.conversation(&self.conversation)?.contexts().replay_at(self.seq)
     }
 }

@@ -1,7 +1,7 @@
 //! Conversations: create, find, change, fork, delete.
 
-use crate::given::present;
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
+use crate::decode::present;
+use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
 use everturn::{Change, ForkOptions, HistoryEntry, HistoryQuery, ListQuery, NewConversation, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{
@@ -66,7 +66,7 @@ impl Operation for CreateConversation {
     .work(Work::Quick)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
         let settings = Settings {
             title: self.title.map(Some),
             owner: self.owner.map(Some),
@@ -79,8 +79,8 @@ impl Operation for CreateConversation {
             ..Settings::default()
         };
         let new = NewConversation { settings, idempotency_key: self.idempotency_key, id: self.id };
-        let chat = asker.committed(asker.tenant.create(new)).await?;
-        asker.blocking(move |_| chat.get()).await
+        let chat = requester.committed(requester.tenant.create(new)).await?;
+        requester.blocking(move |_| chat.get()).await
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -140,13 +140,14 @@ impl Operation for ListConversations {
     .counts()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Page<Conversation>, Error> {
-        if asker.is_counter() && (self.query.is_some() || self.project.is_some() || self.agent.is_some()) {
+    async fn run(self, requester: &Requester) -> Result<Page<Conversation>, Error> {
+        if requester.is_counter() && (self.query.is_some() || self.project.is_some() || self.agent.is_some())
+        {
             let text = "`query`, `project` and `agent` search titles and metadata, which a counter may not see; leave them out, or use the key of a reader";
             return Err(Error::forbidden("access.role", text));
         }
-        let forked_from = self.forked_from.map(|name| name.find(&asker.tenant)).transpose()?;
-        let page = asker.tenant.list(ListQuery {
+        let forked_from = self.forked_from.map(|name| name.find(&requester.tenant)).transpose()?;
+        let page = requester.tenant.list(ListQuery {
             text: self.query,
             state: self.state,
             project: self.project,
@@ -156,19 +157,19 @@ impl Operation for ListConversations {
             after: self.after.as_deref().map(cursor).transpose()?,
             limit: self.limit.unwrap_or(ListQuery::default().limit),
         })?;
-        let data = page.data.into_iter().map(|conversation| previewed(asker, conversation));
+        let data = page.data.into_iter().map(|conversation| previewed(requester, conversation));
         let data = data.collect::<Result<_, Error>>()?;
         Ok(Page { data, next: page.next.map(cursor_text) })
     }
 }
 
-/// A conversation as the asker may see it, with a preview if it has no title.
-fn previewed(asker: &Asker, conversation: Conversation) -> Result<Conversation, Error> {
-    let conversation = match asker.is_counter() {
+/// A conversation as the caller may see it, with a preview if it has no title.
+fn previewed(requester: &Requester, conversation: Conversation) -> Result<Conversation, Error> {
+    let conversation = match requester.is_counter() {
         true => conversation,
-        false => with_preview(&asker.tenant, conversation)?,
+        false => with_preview(&requester.tenant, conversation)?,
     };
-    Ok(asker.shown(conversation))
+    Ok(requester.shown(conversation))
 }
 
 /// A conversation with a preview if it has no title. Blocks.
@@ -188,7 +189,7 @@ const PREVIEW_CHARS_MAX: usize = 80;
 const PREVIEW_CHARS_READ: usize = 4096;
 
 /// The beginning of what a person said first, for a conversation without a title. That of a fork says so, since its parent
-/// begins the same. Secrets are masked: a list shows them to whoever looks for something else. Blocks.
+/// begins the same. Secrets are masked: a list is shown to people who look for something else. Blocks.
 pub fn preview(tenant: &Tenant, conversation: &Conversation) -> Result<Option<String>, Error> {
     let said = first_said(tenant, conversation.id)?;
     Ok(match conversation.parent {
@@ -201,7 +202,7 @@ fn first_said(tenant: &Tenant, id: ConversationId) -> Result<Option<String>, Err
     let mut query = HistoryQuery { limit: PREVIEW_PAGE, ..HistoryQuery::default() };
     for _ in 0..PREVIEW_TURNS_MAX / PREVIEW_PAGE {
         let page = match tenant.conversation(id).history(query.clone()) {
-            // It was deleted at this very moment.
+            // It has just been deleted.
             Err(Error::NotFound(_)) => return Ok(None),
             page => page?,
         };
@@ -271,8 +272,8 @@ impl Operation for ResolveConversation {
         "The conversation.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.tenant.conversation(asker.tenant.resolve(&self.name)?).get()
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
+        requester.tenant.conversation(requester.tenant.resolve(&self.name)?).get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -302,8 +303,8 @@ impl Operation for GetConversation {
     .versioned()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        previewed(asker, asker.conversation(&self.conversation)?.get()?)
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
+        previewed(requester, requester.conversation(&self.conversation)?.get()?)
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -361,7 +362,7 @@ impl Operation for ChangeConversation {
     .work(Work::Quick)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
         let name = self.conversation.clone();
         let settings = Settings {
             title: self.title,
@@ -374,15 +375,15 @@ impl Operation for ChangeConversation {
             ..Settings::default()
         };
         let erases = settings.erases();
-        let chat = asker.blocking(move |tenant| name.find(tenant)).await?;
+        let chat = requester.blocking(move |tenant| name.find(tenant)).await?;
         let change =
             Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
         if erases {
             // What is summarized already is erased at once.
-            return asker.blocking(move |tenant| with_preview(tenant, chat.update(change).wait()?)).await;
+            return requester.blocking(move |tenant| with_preview(tenant, chat.update(change).wait()?)).await;
         }
-        asker.committed(chat.update(change)).await?;
-        asker.blocking(move |tenant| with_preview(tenant, chat.get()?)).await
+        requester.committed(chat.update(change)).await?;
+        requester.blocking(move |tenant| with_preview(tenant, chat.get()?)).await
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -413,8 +414,8 @@ impl Operation for DeleteConversation {
     )
     .destructive();
 
-    async fn run(self, asker: &Asker) -> Result<Tombstone, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<Tombstone, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         chat.delete(self.reason.as_deref().unwrap_or("on request")).wait()
     }
 }
@@ -449,10 +450,13 @@ impl Operation for ForkConversation {
     .once()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
         let options =
             ForkOptions { at_seq: self.at_seq, title: self.title, idempotency_key: self.idempotency_key };
-        with_preview(&asker.tenant, asker.conversation(&self.conversation)?.fork(options).wait()?.get()?)
+        with_preview(
+            &requester.tenant,
+            requester.conversation(&self.conversation)?.fork(options).wait()?.get()?,
+        )
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -484,8 +488,8 @@ impl Operation for ResetConversation {
     )
     .creates();
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.conversation(&self.conversation)?.reset()?.get()
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
+        requester.conversation(&self.conversation)?.reset()?.get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -513,7 +517,7 @@ impl Operation for ListTombstones {
         "The whole list.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Page<Tombstone>, Error> {
-        asker.tenant.tombstones().map(Page::whole)
+    async fn run(self, requester: &Requester) -> Result<Page<Tombstone>, Error> {
+        requester.tenant.tombstones().map(Page::whole)
     }
 }

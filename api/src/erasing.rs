@@ -1,6 +1,6 @@
 //! Erasing content. Envelopes and hashes stay, so that the chain still verifies.
 
-use crate::{About, Asker, ConversationName, Method, Noun, Operation};
+use crate::{About, ConversationName, Method, Noun, Operation, Requester};
 use everturn::ErasedActor;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -36,8 +36,8 @@ impl Operation for EraseTurn {
     .destructive()
     .idempotent();
 
-    async fn run(self, asker: &Asker) -> Result<Turn, Error> {
-        let tenant = &asker.tenant;
+    async fn run(self, requester: &Requester) -> Result<Turn, Error> {
+        let tenant = &requester.tenant;
         tenant
             .conversation(tenant.conversation_of(self.turn)?)
             .erase(self.turn, self.by, &self.reason)
@@ -75,8 +75,8 @@ impl Operation for EraseEvents {
     .destructive()
     .idempotent();
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         chat.log().erase(&self.seqs, self.by, &self.reason)?;
         chat.get()
     }
@@ -109,9 +109,9 @@ impl Operation for EraseActor {
     .destructive()
     .idempotent();
 
-    async fn run(self, asker: &Asker) -> Result<ErasedActor, Error> {
-        let mut progress = asker.progress();
+    async fn run(self, requester: &Requester) -> Result<ErasedActor, Error> {
+        let mut progress = requester.progress();
         let mut told = |erased: &ErasedActor| progress(erased.turns + erased.events);
-        asker.tenant.erase_actor(&self.actor, self.by, &self.reason, &mut told)
+        requester.tenant.erase_actor(&self.actor, self.by, &self.reason, &mut told)
     }
 }

@@ -1,6 +1,6 @@
 //! The log itself, in pages. A server also streams it live.
 
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
+use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
 use everturn::{ConversationChange, Order, Tenant, TenantChanges, Timestamp};
 use everturn_core::Error;
 use everturn_core::event::Event;
@@ -56,8 +56,8 @@ impl Operation for ListEvents {
     .work(Work::Page)
     .streams();
 
-    async fn run(self, asker: &Asker) -> Result<Page<Event>, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<Page<Event>, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         let limit = self.limit.unwrap_or(50);
         if !self.kinds.is_empty() || self.order == Order::Descending {
             let page = chat.log().find(&self.kinds, self.from, self.order, limit)?;
@@ -104,16 +104,16 @@ impl Operation for ListChanges {
     .work(Work::Page)
     .streams();
 
-    async fn run(self, asker: &Asker) -> Result<TenantChanges, Error> {
-        let mut changes = asker.tenant.changes(self.since).read()?;
-        changes.data = changes.data.into_iter().map(|change| shown(asker, change)).collect();
+    async fn run(self, requester: &Requester) -> Result<TenantChanges, Error> {
+        let mut changes = requester.tenant.changes(self.since).read()?;
+        changes.data = changes.data.into_iter().map(|change| shown(requester, change)).collect();
         Ok(changes)
     }
 }
 
 /// A change as the caller may see it.
-pub fn shown(asker: &Asker, change: ConversationChange) -> ConversationChange {
-    let conversation = change.conversation.map(|conversation| asker.shown(conversation));
+pub fn shown(requester: &Requester, change: ConversationChange) -> ConversationChange {
+    let conversation = change.conversation.map(|conversation| requester.shown(conversation));
     ConversationChange { conversation, ..change }
 }
 
@@ -146,10 +146,10 @@ impl Operation for AppendEvent {
     .creates()
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+    async fn run(self, requester: &Requester) -> Result<Event, Error> {
         let append = move |tenant: &Tenant| {
             Ok(self.conversation.find(tenant)?.log().append(&self.kind, self.actor, self.body))
         };
-        asker.writing(append).await
+        requester.writing(append).await
     }
 }

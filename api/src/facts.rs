@@ -1,7 +1,7 @@
 //! Facts learned from conversations.
 
-use crate::given::split;
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page};
+use crate::decode::split;
+use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester};
 use everturn::{ConversationHandle, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
@@ -35,8 +35,8 @@ impl Operation for ListFacts {
     )
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Page<Fact>, Error> {
-        Ok(asker.conversation(&self.conversation)?.facts().list(self.query)?.into())
+    async fn run(self, requester: &Requester) -> Result<Page<Fact>, Error> {
+        Ok(requester.conversation(&self.conversation)?.facts().list(self.query)?.into())
     }
 }
 
@@ -67,8 +67,8 @@ impl Operation for AddFact {
     .idempotent()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        asker.conversation(&self.conversation)?.facts().add(self.new)
+    async fn run(self, requester: &Requester) -> Result<Fact, Error> {
+        requester.conversation(&self.conversation)?.facts().add(self.new)
     }
 }
 
@@ -96,8 +96,8 @@ impl Operation for ExtractFacts {
     )
     .asks_model();
 
-    async fn run(self, asker: &Asker) -> Result<Extraction, Error> {
-        asker.conversation(&self.conversation)?.facts().extract(self.options)
+    async fn run(self, requester: &Requester) -> Result<Extraction, Error> {
+        requester.conversation(&self.conversation)?.facts().extract(self.options)
     }
 }
 
@@ -120,16 +120,20 @@ impl Operation for GetFact {
         "The fact as it is now.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        asker.tenant.fact(self.fact)
+    async fn run(self, requester: &Requester) -> Result<Fact, Error> {
+        requester.tenant.fact(self.fact)
     }
 }
 
 /// The conversation that a request names, or the one that a fact was learned in.
-fn home(asker: &Asker, fact: FactId, named: Option<&ConversationName>) -> Result<ConversationHandle, Error> {
+fn home(
+    requester: &Requester,
+    fact: FactId,
+    named: Option<&ConversationName>,
+) -> Result<ConversationHandle, Error> {
     match named {
-        Some(name) => asker.conversation(name),
-        None => Ok(asker.tenant.conversation(asker.tenant.fact_home(fact)?)),
+        Some(name) => requester.conversation(name),
+        None => Ok(requester.tenant.conversation(requester.tenant.fact_home(fact)?)),
     }
 }
 
@@ -158,8 +162,8 @@ impl Operation for CorrectFact {
         "The fact that supersedes it.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        let chat = home(asker, self.fact, self.conversation.as_ref())?;
+    async fn run(self, requester: &Requester) -> Result<Fact, Error> {
+        let chat = home(requester, self.fact, self.conversation.as_ref())?;
         chat.facts().correct(self.fact, self.correction)
     }
 }
@@ -189,8 +193,8 @@ impl Operation for RetractFact {
         "The fact, retracted.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        let chat = home(asker, self.fact, self.conversation.as_ref())?;
+    async fn run(self, requester: &Requester) -> Result<Fact, Error> {
+        let chat = home(requester, self.fact, self.conversation.as_ref())?;
         chat.facts().retract(self.fact, self.by, self.reason)
     }
 }

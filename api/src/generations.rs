@@ -1,9 +1,9 @@
 //! Generations: replies of models.
 
 use crate::context::ContextRequest;
-use crate::given::{messages, messages_schema};
+use crate::decode::{messages, messages_schema};
 use crate::turns::{TurnInput, new_turns};
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
+use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
 use everturn::{
     AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress, Regenerate,
 };
@@ -74,7 +74,7 @@ pub struct Generate {
 
 impl Generate {
     /// Starts the generation.
-    pub async fn begin(self, asker: &Asker) -> Result<Generating, Error> {
+    pub async fn begin(self, requester: &Requester) -> Result<Generating, Error> {
         let context = self.context.unwrap_or_default();
         if context.says_what_follows() {
             let text =
@@ -98,8 +98,8 @@ impl Generate {
         };
         let name = self.conversation;
         let chat = match name.0.parse() {
-            Ok(id) => asker.tenant.conversation(id),
-            Err(_) => asker.blocking(move |tenant| name.find(tenant)).await?,
+            Ok(id) => requester.tenant.conversation(id),
+            Err(_) => requester.blocking(move |tenant| name.find(tenant)).await?,
         };
         chat.generate(options).await
     }
@@ -120,8 +120,8 @@ impl Operation for Generate {
     .work(Work::Quick)
     .streams();
 
-    async fn run(self, asker: &Asker) -> Result<GeneratedAnswer, Error> {
-        let mut generating = self.begin(asker).await?;
+    async fn run(self, requester: &Requester) -> Result<GeneratedAnswer, Error> {
+        let mut generating = self.begin(requester).await?;
         while let Some(progress) = generating.next().await {
             if let Progress::Done(generated) = progress? {
                 return Ok(GeneratedAnswer::new(&generating, *generated));
@@ -233,9 +233,9 @@ impl Operation for ListGenerations {
         "Oldest first.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Page<GenerationStatus>, Error> {
-        let id = asker.conversation(&self.conversation)?.get()?.id;
-        let running = asker.tenant.generations().running(id)?;
+    async fn run(self, requester: &Requester) -> Result<Page<GenerationStatus>, Error> {
+        let id = requester.conversation(&self.conversation)?.get()?.id;
+        let running = requester.tenant.generations().running(id)?;
         Ok(Page::whole(running))
     }
 }
@@ -260,8 +260,8 @@ impl Operation for GetGeneration {
     )
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<GenerationStatus, Error> {
-        asker.tenant.generations().status(self.generation)
+    async fn run(self, requester: &Requester) -> Result<GenerationStatus, Error> {
+        requester.tenant.generations().status(self.generation)
     }
 }
 
@@ -286,8 +286,8 @@ impl Operation for StopGeneration {
     .begins()
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<GenerationStatus, Error> {
-        asker.tenant.generations().stop(self.generation)
+    async fn run(self, requester: &Requester) -> Result<GenerationStatus, Error> {
+        requester.tenant.generations().stop(self.generation)
     }
 }
 
@@ -317,8 +317,8 @@ impl Operation for ListModels {
     )
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Page<Model>, Error> {
-        let models = asker.tenant.generations().models().into_iter();
+    async fn run(self, requester: &Requester) -> Result<Page<Model>, Error> {
+        let models = requester.tenant.generations().models().into_iter();
         Ok(Page::whole(models.map(|(name, model)| Model { name, model }).collect()))
     }
 }

@@ -1,6 +1,6 @@
 //! Access keys of the caller's own tenant.
 
-use crate::{About, Asker, Method, Noun, Operation, Page, Work};
+use crate::{About, Method, Noun, Operation, Page, Requester, Work};
 use everturn::NewKey;
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
@@ -20,7 +20,7 @@ use serde_json::json;
 pub struct CreateKey {
     /// Role: `counter` (numbers, but no words), `reader`, `writer` or `admin`.
     pub role: KeyRole,
-    /// Actors that the holder is: it sees their private turns, and writes in their names only. Without any, an admin sees
+    /// Actors that the holder acts as: it sees their private turns, and writes in their names only. Without any, an admin sees
     /// everything, everyone else what is for everyone, and either may write in any name.
     #[serde(default)]
     pub actors: Vec<String>,
@@ -55,12 +55,12 @@ impl Operation for CreateKey {
     .creates()
     .destructive();
 
-    async fn run(self, asker: &Asker) -> Result<MadeKey, Error> {
-        if self.role != KeyRole::Admin && asker.is_keyless {
-            let text = "from the first key on every request needs one, so the first must be an admin's; create that one first";
+    async fn run(self, requester: &Requester) -> Result<MadeKey, Error> {
+        if self.role != KeyRole::Admin && requester.is_keyless {
+            let text = "once there is a key, every request needs one, so the first must be an admin's; create an admin key first";
             return Err(Error::conflict("key.first", text));
         }
-        let own = asker.tenant.caller().actors();
+        let own = requester.tenant.caller().actors();
         if !own.is_empty() && (self.actors.is_empty() || self.actors.iter().any(|actor| !own.contains(actor)))
         {
             let text = format!(
@@ -69,10 +69,10 @@ impl Operation for CreateKey {
             );
             return Err(Error::forbidden("actor.forbidden", text));
         }
-        let tenant = asker.tenant.name().to_string();
+        let tenant = requester.tenant.name().to_string();
         let new =
             NewKey { tenant, role: self.role, actors: self.actors, label: self.label, expires: self.expires };
-        let (key, secret) = asker.tenant.keys().create(new)?;
+        let (key, secret) = requester.tenant.keys().create(new)?;
         Ok(MadeKey { key, secret })
     }
 }
@@ -87,8 +87,8 @@ impl Operation for ListKeys {
     const ABOUT: About =
         About::new(Method::Get, Noun::Keys, "list_keys", "/keys", "List keys", "Oldest first.").destructive();
 
-    async fn run(self, asker: &Asker) -> Result<Page<AccessKey>, Error> {
-        asker.tenant.keys().list(asker.tenant.name().as_str()).map(Page::whole)
+    async fn run(self, requester: &Requester) -> Result<Page<AccessKey>, Error> {
+        requester.tenant.keys().list(requester.tenant.name().as_str()).map(Page::whole)
     }
 }
 
@@ -112,8 +112,8 @@ impl Operation for RevokeKey {
     )
     .destructive();
 
-    async fn run(self, asker: &Asker) -> Result<AccessKey, Error> {
-        asker.tenant.keys().revoke(asker.tenant.name().as_str(), self.key)
+    async fn run(self, requester: &Requester) -> Result<AccessKey, Error> {
+        requester.tenant.keys().revoke(requester.tenant.name().as_str(), self.key)
     }
 }
 
@@ -129,7 +129,7 @@ pub struct Identity {
     pub tenant: TenantName,
     /// Role: `counter`, `reader`, `writer` or `admin`.
     pub role: KeyRole,
-    /// Actors that the caller is; none if it may act as anyone.
+    /// Actors that the caller acts as; none if it may act as anyone.
     pub actors: Vec<String>,
     /// Id of the key, or `jwt:` and the subject of a token; null without one.
     pub key: Option<String>,
@@ -142,11 +142,11 @@ impl Operation for WhoAmI {
             .counts()
             .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Identity, Error> {
-        let caller = asker.tenant.caller();
+    async fn run(self, requester: &Requester) -> Result<Identity, Error> {
+        let caller = requester.tenant.caller();
         Ok(Identity {
-            tenant: asker.tenant.name().clone(),
-            role: asker.role,
+            tenant: requester.tenant.name().clone(),
+            role: requester.role,
             actors: caller.actors().to_vec(),
             key: caller.key().map(str::to_string),
         })

@@ -1,33 +1,34 @@
 //! The operations of the API.
 //!
 //! An [`Operation`] is one struct: the request, with the type of its answer, its role, its route and the
-//! function that runs it. [`TABLE`] lists them all. The REST routes, the OpenAPI description, the MCP tools,
-//! the access tests and the client of the command line are loops over that table, so that a new field is
-//! written once, and a new operation is a struct here and a row there.
+//! function that runs it. [`TABLE`] lists them all. The REST routes, the OpenAPI description, the MCP tools and
+//! the client of the command line are loops over that table, so that a new field is written once, and a new
+//! operation is a struct here and a row there. The access tests try every route of the OpenAPI description: the table,
+//! and the routes that only stream.
 //!
 //! This crate knows no HTTP, no MCP and no command-line arguments, and it decides nothing about conversations
 //! (the engine does).
 //!
 //! Reading order: [`Operation`] and [`About`]; a file of operations, such as `facts`; [`table`] for what all of
-//! them have in common; [`given`] for reading a request, [`sent`] for writing one, and [`hints`] for the words of errors.
+//! them have in common; [`decode`] for reading a request, [`encode`] for writing one, and [`hints`] for the words of errors.
 
 mod about;
-mod asker;
 pub mod assets;
 pub mod compaction;
 pub mod context;
 pub mod conversations;
+pub mod decode;
+pub mod encode;
 pub mod erasing;
 pub mod events;
 pub mod facts;
 pub mod generations;
-pub mod given;
 pub mod hints;
 pub mod keys;
 mod page;
 pub mod projections;
 pub mod recall;
-pub mod sent;
+mod requester;
 pub mod sessions;
 pub mod state;
 pub mod streams;
@@ -37,8 +38,8 @@ pub mod turns;
 pub mod usage;
 
 pub use about::{About, Method, Noun, Work};
-pub use asker::{Asker, ConversationName, Elsewhere, Threads};
 pub use page::Page;
+pub use requester::{ConversationName, Requester, Threads, WorkFuture};
 pub use table::{Reply, Request, Row, TABLE};
 
 use everturn_core::Error;
@@ -55,7 +56,7 @@ pub trait Operation: Serialize + DeserializeOwned + JsonSchema + Send + Sized + 
     const ABOUT: About;
 
     /// Runs the operation.
-    fn run(self, asker: &Asker) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
+    fn run(self, requester: &Requester) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 
     /// HTTP status of an answer.
     fn status(_answer: &Self::Answer) -> u16 {

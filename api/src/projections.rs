@@ -1,7 +1,7 @@
 //! Projection: the messages of a transcript that the next request sees.
 
-use crate::given::split;
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
+use crate::decode::split;
+use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
 use everturn::ConversationHandle;
 use everturn::script::options;
 use everturn_core::Error;
@@ -43,7 +43,7 @@ impl Operation for ProjectTranscript {
     .reads()
     .work(Work::Large);
 
-    async fn run(self, _: &Asker) -> Result<View, Error> {
+    async fn run(self, _: &Requester) -> Result<View, Error> {
         let options = options(&self.options.unwrap_or(json!({})))?;
         let (messages, summary) = transcript::messages(&self.transcript)?;
         Raw::of(&projection::project(&messages, summary.as_deref(), &options)?).map(View)
@@ -115,8 +115,8 @@ impl Operation for ProjectConversation {
     .work(Work::Large)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<View, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<View, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         let options = self.options.read(&chat)?;
         Ok(View(chat.contexts().project(&options)?.result))
     }
@@ -170,8 +170,8 @@ impl Operation for RecordProjection {
     .creates()
     .work(Work::Large);
 
-    async fn run(self, asker: &Asker) -> Result<RecordedView, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<RecordedView, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         let options = self.options.read(&chat)?;
         let (view, event) = chat.contexts().project_turn(&options)?;
         Ok(RecordedView { view: View(view.result), seq: event.seq })
@@ -204,7 +204,7 @@ impl Operation for ReplayProjection {
     )
     .work(Work::Large);
 
-    async fn run(self, asker: &Asker) -> Result<Page<Raw>, Error> {
-        asker.conversation(&self.conversation)?.contexts().replay_projection(self.seq).map(Page::whole)
+    async fn run(self, requester: &Requester) -> Result<Page<Raw>, Error> {
+        requester.conversation(&self.conversation)?.contexts().replay_projection(self.seq).map(Page::whole)
     }
 }

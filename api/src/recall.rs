@@ -1,7 +1,7 @@
 //! Recall: search over turns and facts.
 
-use crate::given::split;
-use crate::{About, Asker, ConversationName, Method, Noun, Operation};
+use crate::decode::split;
+use crate::{About, ConversationName, Method, Noun, Operation, Requester};
 use everturn::{RecallOptions, Recalled};
 use everturn_core::Error;
 use schemars::JsonSchema;
@@ -33,9 +33,9 @@ impl Operation for Recall {
             .reads()
             .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Recalled, Error> {
-        let conversation = self.conversation.as_ref().map(|name| asker.conversation(name)).transpose()?;
+    async fn run(self, requester: &Requester) -> Result<Recalled, Error> {
+        let conversation = self.conversation.as_ref().map(|name| requester.conversation(name)).transpose()?;
         let options = RecallOptions { conversation: conversation.map(|chat| chat.id()), ..self.options };
-        asker.tenant.recall(&self.query, &options)
+        requester.tenant.recall(&self.query, &options)
     }
 }

@@ -1,6 +1,6 @@
 //! Sessions: a conversation that is logged entry by entry, and exported as a session file.
 
-use crate::{About, Asker, ConversationName, Method, Noun, Operation};
+use crate::{About, ConversationName, Method, Noun, Operation, Requester};
 use everturn::Logged;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -53,7 +53,7 @@ impl Operation for StartSession {
     .creates()
     .once();
 
-    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+    async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
         let start = move |tenant: &everturn::Tenant| {
             let header = |id: String, now: Timestamp| New {
                 subject_key: self.subject_key.clone().unwrap_or_else(|| "subject".into()),
@@ -70,7 +70,7 @@ impl Operation for StartSession {
             };
             tenant.start_session(header, self.idempotency_key.clone())?.get()
         };
-        asker.blocking(start).await
+        requester.blocking(start).await
     }
 
     fn location(_: &str, answer: &Conversation) -> Option<String> {
@@ -113,12 +113,12 @@ impl Operation for LogSession {
     .creates()
     .once();
 
-    async fn run(self, asker: &Asker) -> Result<Logged, Error> {
+    async fn run(self, requester: &Requester) -> Result<Logged, Error> {
         let log = move |tenant: &everturn::Tenant| {
             let chat = self.conversation.find(tenant)?;
             chat.session().log(self.r#type, self.timestamp, self.fields, self.idempotency_key)
         };
-        asker.blocking(log).await
+        requester.blocking(log).await
     }
 }
 
@@ -150,10 +150,10 @@ impl Operation for EndSession {
     )
     .once();
 
-    async fn run(self, asker: &Asker) -> Result<SessionSummary, Error> {
+    async fn run(self, requester: &Requester) -> Result<SessionSummary, Error> {
         let end = move |tenant: &everturn::Tenant| {
             self.conversation.find(tenant)?.session().end(&self.fields, self.idempotency_key)
         };
-        asker.blocking(end).await
+        requester.blocking(end).await
     }
 }

@@ -1,6 +1,6 @@
 //! State of a conversation: checkpoint, pins, pending items.
 
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
+use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
 use everturn::{ApprovalOutcome, Tenant};
 use everturn_core::Error;
 use everturn_core::approval::{Approval, ApprovalBody};
@@ -35,8 +35,8 @@ impl Operation for GetState {
     )
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<State, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<State, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         match self.at {
             Some(seq) => chat.state().at(seq),
             None => chat.state().read(),
@@ -71,10 +71,10 @@ impl Operation for Pin {
     .work(Work::Quick)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+    async fn run(self, requester: &Requester) -> Result<Event, Error> {
         let pin =
             move |tenant: &Tenant| Ok(self.conversation.find(tenant)?.state().pin(&self.name, self.value));
-        asker.writing(pin).await
+        requester.writing(pin).await
     }
 }
 
@@ -102,7 +102,7 @@ impl Operation for Unpin {
     .work(Work::Quick)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+    async fn run(self, requester: &Requester) -> Result<Event, Error> {
         let unpin = move |tenant: &Tenant| {
             let chat = self.conversation.find(tenant)?;
             if !chat.state().read()?.pins.contains_key(&self.name) {
@@ -111,7 +111,7 @@ impl Operation for Unpin {
             }
             Ok(chat.state().unpin(&self.name))
         };
-        asker.writing(unpin).await
+        requester.writing(unpin).await
     }
 }
 
@@ -142,11 +142,11 @@ impl Operation for SetScratchpad {
     )
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+    async fn run(self, requester: &Requester) -> Result<Event, Error> {
         let set = move |tenant: &Tenant| {
             Ok(self.conversation.find(tenant)?.state().set_scratchpad(&self.name, self.value))
         };
-        asker.writing(set).await
+        requester.writing(set).await
     }
 }
 
@@ -173,7 +173,7 @@ impl Operation for ClearScratchpad {
     )
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+    async fn run(self, requester: &Requester) -> Result<Event, Error> {
         let clear = move |tenant: &Tenant| {
             let chat = self.conversation.find(tenant)?;
             if !chat.state().read()?.scratchpads.contains_key(&self.name) {
@@ -182,7 +182,7 @@ impl Operation for ClearScratchpad {
             }
             Ok(chat.state().clear_scratchpad(&self.name))
         };
-        asker.writing(clear).await
+        requester.writing(clear).await
     }
 }
 
@@ -220,7 +220,7 @@ impl Operation for RequestApproval {
     .creates()
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+    async fn run(self, requester: &Requester) -> Result<Event, Error> {
         let ask = move |tenant: &Tenant| {
             let request = ApprovalBody {
                 approval_id: self.approval_id,
@@ -232,7 +232,7 @@ impl Operation for RequestApproval {
             };
             Ok(self.conversation.find(tenant)?.state().request_approval(request, self.actor))
         };
-        asker.writing(ask).await
+        requester.writing(ask).await
     }
 }
 
@@ -264,8 +264,8 @@ impl Operation for AbandonToolCall {
         "The event that gives it up.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<Event, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         chat.state().abandon_tool(&self.call, self.actor, self.reason.as_deref())
     }
 }
@@ -299,12 +299,12 @@ impl Operation for ResolveApproval {
     )
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+    async fn run(self, requester: &Requester) -> Result<Event, Error> {
         let resolve = move |tenant: &Tenant| {
             let chat = self.conversation.find(tenant)?;
             let ResolveApproval { approval: approval_id, state, actor, reason, .. } = self;
             Ok(chat.state().resolve_approval(ApprovalOutcome { approval_id, state, actor, reason }))
         };
-        asker.writing(resolve).await
+        requester.writing(resolve).await
     }
 }

@@ -1,8 +1,8 @@
 //! Streamed turns: open, chunks, commit or abort.
 
-use crate::given::split;
+use crate::decode::split;
 use crate::turns::TurnInput;
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
+use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
 use everturn::{NewStream, Tenant};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
@@ -37,10 +37,10 @@ impl Operation for OpenTurn {
     .once()
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Turn, Error> {
+    async fn run(self, requester: &Requester) -> Result<Turn, Error> {
         let OpenTurn { conversation, new } = self;
         let open = move |tenant: &Tenant| Ok(conversation.find(tenant)?.open(new));
-        asker.writing(open).await
+        requester.writing(open).await
     }
 }
 
@@ -76,8 +76,8 @@ impl Operation for AppendChunk {
         "The chunk was accepted.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Length, Error> {
-        let tenant = &asker.tenant;
+    async fn run(self, requester: &Requester) -> Result<Length, Error> {
+        let tenant = &requester.tenant;
         let conversation = tenant.turn(self.turn)?.conversation;
         let length =
             tenant.conversation(conversation).open_turn(self.turn).chunk(self.offset, &self.delta)?;
@@ -109,12 +109,12 @@ impl Operation for CommitTurn {
     )
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Turn, Error> {
+    async fn run(self, requester: &Requester) -> Result<Turn, Error> {
         let (turn, last) = (self.turn, self.last.into_turn()?);
         let end = move |tenant: &Tenant| {
             Ok(tenant.conversation(tenant.turn(turn)?.conversation).open_turn(turn).commit(last))
         };
-        asker.writing(end).await
+        requester.writing(end).await
     }
 }
 
@@ -143,11 +143,11 @@ impl Operation for AbortTurn {
     )
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Turn, Error> {
+    async fn run(self, requester: &Requester) -> Result<Turn, Error> {
         let abort = move |tenant: &Tenant| {
             let conversation = tenant.turn(self.turn)?.conversation;
             Ok(tenant.conversation(conversation).open_turn(self.turn).abort(&self.reason, self.replacement))
         };
-        asker.writing(abort).await
+        requester.writing(abort).await
     }
 }

@@ -1,7 +1,7 @@
 //! The table of all operations.
 
-use crate::given::{Given, Wrong};
-use crate::{About, Asker, Operation};
+use crate::decode::{InvalidRequest, RawRequest};
+use crate::{About, Operation, Requester};
 use crate::{
     assets, compaction, context, conversations, erasing, events, facts, generations, keys, projections,
     recall, sessions, state, streams, transfer, turns, usage,
@@ -19,13 +19,13 @@ pub struct Row {
     /// Schema of the answer.
     pub answer: fn(&mut SchemaGenerator) -> Schema,
     /// Parses a request.
-    pub read: fn(&Given<'_>) -> Result<Box<dyn Request>, Wrong>,
+    pub read: fn(&RawRequest<'_>) -> Result<Box<dyn Request>, InvalidRequest>,
 }
 
 /// A parsed request.
 pub trait Request: Send {
     /// Runs it. `path` is the one of the request, below `/api/v1`.
-    fn run(self: Box<Self>, asker: Asker, path: String) -> Running;
+    fn run(self: Box<Self>, requester: Requester, path: String) -> Running;
 }
 
 /// A running operation.
@@ -44,9 +44,9 @@ pub struct Reply {
 }
 
 impl<O: Operation> Request for O {
-    fn run(self: Box<Self>, asker: Asker, path: String) -> Running {
+    fn run(self: Box<Self>, requester: Requester, path: String) -> Running {
         Box::pin(async move {
-            let answer = Operation::run(*self, &asker).await?;
+            let answer = Operation::run(*self, &requester).await?;
             let json = serde_json::to_vec(&answer)
                 .map_err(|e| Error::internal("answer.json", format!("an answer cannot be written: {e}")))?;
             let (status, tag) = (O::status(&answer), O::tag(&answer));
@@ -60,9 +60,9 @@ const fn row<O: Operation>() -> Row {
         about: O::ABOUT,
         request: |generator| O::json_schema(generator),
         answer: |generator| generator.subschema_for::<O::Answer>(),
-        read: |given| match given.read::<O>() {
+        read: |raw| match raw.read::<O>() {
             Ok(request) => Ok(Box::new(request)),
-            Err(wrong) => Err(wrong.naming_fields::<O>(given)),
+            Err(wrong) => Err(wrong.naming_fields::<O>(raw)),
         },
     }
 }

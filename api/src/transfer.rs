@@ -1,7 +1,7 @@
 //! Import, export and verification. Whole files are streamed over HTTP; as a tool, their text is in the request
 //! or the answer.
 
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
+use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
 use everturn::{Doctor, Format, ImportOptions, Imported};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head, Report};
@@ -55,8 +55,8 @@ impl Operation for Export {
     .streams()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<ExportedText, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<ExportedText, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         let format = self.format.unwrap_or(Format::Markdown);
         let mut file = Within { bytes: Vec::new(), overflows: false };
         let written = match self.redacted {
@@ -129,9 +129,10 @@ impl Operation for Import {
     .streams()
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Imported, Error> {
-        let options = ImportOptions { name: self.name.as_deref(), watched: self.watched, role: asker.role };
-        asker.tenant.import_with(options, &mut self.content.as_bytes(), &mut |_| {})
+    async fn run(self, requester: &Requester) -> Result<Imported, Error> {
+        let options =
+            ImportOptions { name: self.name.as_deref(), watched: self.watched, role: requester.role };
+        requester.tenant.import_with(options, &mut self.content.as_bytes(), &mut |_| {})
     }
 }
 
@@ -194,8 +195,8 @@ impl Operation for Verify {
     .work(Work::Large)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Verdict, Error> {
-        let chat = asker.conversation(&self.conversation)?;
+    async fn run(self, requester: &Requester) -> Result<Verdict, Error> {
+        let chat = requester.conversation(&self.conversation)?;
         let head: Option<Hash> = self.head.as_deref().map(str::parse).transpose()?;
         let nothing = Verdict {
             conversation: chat.id(),
@@ -206,7 +207,7 @@ impl Operation for Verify {
             contains_head: None,
             problems: Vec::new(),
         };
-        match chat.log().verify_with(head, &mut asker.progress()) {
+        match chat.log().verify_with(head, &mut requester.progress()) {
             Ok(report) => {
                 let ok = report.contains_head != Some(false);
                 let text = "the log does not contain that head: it was truncated or rewritten, or the head belongs to another log";
@@ -246,8 +247,8 @@ impl Operation for CheckStore {
     .admin()
     .work(Work::Large);
 
-    async fn run(self, asker: &Asker) -> Result<Doctor, Error> {
-        let mut progress = asker.progress();
-        asker.tenant.doctor(&mut |doctor| progress(doctor.events))
+    async fn run(self, requester: &Requester) -> Result<Doctor, Error> {
+        let mut progress = requester.progress();
+        requester.tenant.doctor(&mut |doctor| progress(doctor.events))
     }
 }

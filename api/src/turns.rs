@@ -1,7 +1,7 @@
 //! Turns: append, read, supersede.
 
-use crate::given::{present, split};
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
+use crate::decode::{present, split};
+use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
 use everturn::{AppendOptions, Appended, ConversationHandle, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
@@ -94,7 +94,7 @@ impl TurnInput {
             None => said + "}",
         };
         if !says_something && says_nothing(&message) {
-            let text = "the turn says nothing; give it some content: a text, or blocks with some";
+            let text = "the turn is empty; give it content: a text, or blocks with some";
             return Err(Error::invalid("turn.empty", text));
         }
         Ok(NewTurn {
@@ -138,7 +138,7 @@ impl TurnInput {
         let turn = self.into_turn()?;
         match turn.message.is_empty() {
             true => {
-                let text = "the turn says nothing; give it a `role` and `content`, or a `message`";
+                let text = "the turn is empty; give it a `role` and `content`, or a `message`";
                 Err(Error::invalid("turn.empty", text))
             }
             false => Ok(turn),
@@ -218,23 +218,23 @@ impl Operation for AppendTurns {
     .work(Work::Quick)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Appended, Error> {
+    async fn run(self, requester: &Requester) -> Result<Appended, Error> {
         let turns = new_turns(self.turns)?;
         let options =
             AppendOptions { expected_seq: self.expected_seq, idempotency_key: self.idempotency_key };
         let name = self.conversation;
         let commit = match name.0.parse() {
-            Ok(id) => match asker.tenant.conversation(id).append_all(turns).with(options).try_submit() {
+            Ok(id) => match requester.tenant.conversation(id).append_all(turns).with(options).try_submit() {
                 Ok(commit) => commit,
-                Err(append) => asker.blocking(move |_| Ok(append.submit())).await?,
+                Err(append) => requester.blocking(move |_| Ok(append.submit())).await?,
             },
             Err(_) => {
                 let append =
                     move |tenant: &Tenant| Ok(name.find(tenant)?.append_all(turns).with(options).submit());
-                asker.blocking(append).await?
+                requester.blocking(append).await?
             }
         };
-        asker.committed(commit).await
+        requester.committed(commit).await
     }
 
     fn status(answer: &Appended) -> u16 {
@@ -267,8 +267,8 @@ impl Operation for ListTurns {
     .work(Work::Page)
     .for_agents();
 
-    async fn run(self, asker: &Asker) -> Result<Page<HistoryEntry>, Error> {
-        Ok(asker.conversation(&self.conversation)?.history(self.query)?.into())
+    async fn run(self, requester: &Requester) -> Result<Page<HistoryEntry>, Error> {
+        Ok(requester.conversation(&self.conversation)?.history(self.query)?.into())
     }
 }
 
@@ -287,10 +287,10 @@ impl Operation for GetTurn {
     const ABOUT: About =
         About::new(Method::Get, Noun::Turns, "get_turn", "/turns/{turn}", "Read one turn", "The turn.");
 
-    async fn run(self, asker: &Asker) -> Result<Turn, Error> {
+    async fn run(self, requester: &Requester) -> Result<Turn, Error> {
         match &self.conversation {
-            Some(name) => asker.conversation(name)?.turn(self.turn),
-            None => asker.tenant.turn(self.turn),
+            Some(name) => requester.conversation(name)?.turn(self.turn),
+            None => requester.tenant.turn(self.turn),
         }
     }
 }
@@ -323,14 +323,14 @@ impl Operation for SupersedeTurn {
     .creates()
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Appended, Error> {
+    async fn run(self, requester: &Requester) -> Result<Appended, Error> {
         let SupersedeTurn { turn, conversation, with } = self;
         let supersede = move |tenant: &Tenant| {
             let chat = editing(tenant, turn, conversation)?;
             let with = with.in_place_of(&chat, turn)?;
             Ok(chat.supersede(turn, with))
         };
-        asker.writing(supersede).await
+        requester.writing(supersede).await
     }
 }
 
@@ -374,13 +374,13 @@ impl Operation for EditAndBranch {
     )
     .creates();
 
-    async fn run(self, asker: &Asker) -> Result<Appended, Error> {
+    async fn run(self, requester: &Requester) -> Result<Appended, Error> {
         let EditAndBranch { turn, conversation, with } = self;
         let branch = move |tenant: &Tenant| {
             let chat = editing(tenant, turn, conversation)?;
             let with = with.in_place_of(&chat, turn)?;
             chat.edit_and_branch(turn, with)
         };
-        asker.blocking(branch).await.map(|(_, appended)| appended)
+        requester.blocking(branch).await.map(|(_, appended)| appended)
     }
 }

@@ -1,7 +1,7 @@
 //! Storage used by a tenant, its quotas, and the tokens of its model calls.
 
 use crate::conversations::preview;
-use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
+use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
 use everturn::{Quota, TokenUsage};
 use everturn_core::Error;
 use schemars::JsonSchema;
@@ -43,8 +43,8 @@ impl Operation for GetUsage {
     )
     .counts();
 
-    async fn run(self, asker: &Asker) -> Result<StorageUsage, Error> {
-        let tenant = &asker.tenant;
+    async fn run(self, requester: &Requester) -> Result<StorageUsage, Error> {
+        let tenant = &requester.tenant;
         let usage = tenant.usage()?;
         Ok(StorageUsage {
             conversations: usage.conversations,
@@ -59,7 +59,7 @@ impl Operation for GetUsage {
 }
 
 /// Reads the tokens, time and cost of model calls by day, model and conversation: what providers reported, or importers
-/// found, for each reply. Costs follow from the setting `prices`. A conversation without a title is called by the first words of
+/// found, for each reply. Costs follow from the setting `prices`. A conversation without a title is named after the first words of
 /// a person in it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -84,18 +84,18 @@ impl Operation for GetTokenUsage {
     .counts()
     .work(Work::Large);
 
-    async fn run(self, asker: &Asker) -> Result<TokenUsage, Error> {
-        let conversation = self.conversation.map(|name| name.find(&asker.tenant)).transpose()?;
+    async fn run(self, requester: &Requester) -> Result<TokenUsage, Error> {
+        let conversation = self.conversation.map(|name| name.find(&requester.tenant)).transpose()?;
         let mut usage =
-            asker.tenant.token_usage(self.days.unwrap_or(30), conversation.map(|chat| chat.id()))?;
+            requester.tenant.token_usage(self.days.unwrap_or(30), conversation.map(|chat| chat.id()))?;
         for one in &mut usage.conversations {
-            match asker.is_counter() {
+            match requester.is_counter() {
                 true => one.title = None,
                 false if one.title.is_none() => {
-                    one.title = match asker.tenant.conversation(one.conversation).get() {
+                    one.title = match requester.tenant.conversation(one.conversation).get() {
                         // It was deleted at this very moment.
                         Err(Error::NotFound(_)) => None,
-                        found => preview(&asker.tenant, &found?)?,
+                        found => preview(&requester.tenant, &found?)?,
                     }
                 }
                 false => {}

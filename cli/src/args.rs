@@ -85,8 +85,7 @@ pub struct Args {
         value_name = "DIR"
     )]
     pub mirror: Option<PathBuf>,
-    /// Configuration file; by default config.toml in the folder everturn of your configuration folder, if it
-    /// exists
+    /// Configuration file; by default everturn/config.toml in your configuration folder, if it exists
     #[arg(
         long,
         global = true,
@@ -97,12 +96,12 @@ pub struct Args {
         value_name = "FILE"
     )]
     pub config: Option<PathBuf>,
-    /// Say more: a line for each file of an import; log more to standard error (twice: even more)
+    /// Print more: a line for each imported file, and more logs on standard error (twice: even more)
     #[arg(long, short, global = true, help_heading = GLOBAL, hide_short_help = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     #[command(subcommand)]
     pub verb: Option<Verb>,
-    /// Sources of the arguments for which that matters.
+    /// Sources of those arguments for which the source matters.
     #[arg(skip)]
     pub sources: Sources,
 }
@@ -119,8 +118,8 @@ pub struct Sources {
 }
 
 impl Args {
-    /// The whole command: with completions, and without `--url` and `--tenant` in the help of verbs that work on the store
-    /// itself, all of it.
+    /// The whole command: with completions, and without `--url` and `--tenant` in the help of verbs that cover the whole
+    /// store.
     pub fn whole() -> Command {
         complete::with_conversations(Args::of_whole_stores(&["backup", "restore", "copy"]))
     }
@@ -136,10 +135,10 @@ impl Args {
         })
     }
 
-    /// The error as it is without environment variables: clap shows the options that they set as if they had been typed.
+    /// The error without environment variables: clap would show the options that they set as if they had been typed.
     pub fn as_typed(error: clap::Error) -> clap::Error {
         fn bare(command: Command) -> Command {
-            // No variable has an empty name.
+            // A variable with an empty name does not exist.
             command.mut_args(|arg| arg.env("")).mut_subcommands(bare)
         }
         match error.kind() {
@@ -193,7 +192,7 @@ impl Args {
         }
     }
 
-    /// The typed options that a next command on the same store needs too.
+    /// The typed options that another command needs to use the same store.
     pub fn again(&self) -> String {
         let key_file = self.key_file.as_ref().map(|path| path.display().to_string());
         let options = [
@@ -224,7 +223,7 @@ pub enum Verb {
     New(new::New),
     /// List conversations, latest first
     List(list::List),
-    /// Show what is known about a conversation
+    /// Show a conversation's settings, size and use
     #[command(visible_alias = "show")]
     Info(info::Info),
     /// Append a turn
@@ -289,7 +288,7 @@ pub enum Verb {
     Erase(erase::Erase),
     /// Delete a conversation; a tombstone stays
     Delete(delete::Delete),
-    /// Write and check session files, beside any program and without a store
+    /// Write and check session files of any program, without a store
     Session(session::Session),
     /// Create, list and revoke keys for the server
     Keys(keys::Keys),
@@ -297,7 +296,7 @@ pub enum Verb {
     Mcp(mcp::Mcp),
     /// Record an agent's sessions, between an editor and the agent (Agent Client Protocol)
     Acp(acp::Acp),
-    /// Record what passes between an MCP client and a server
+    /// Record the messages between an MCP client and a server
     Record(record::Record),
     /// Back up the whole store, fully or incrementally, also while it is in use
     Backup(backup::Backup),
@@ -319,7 +318,7 @@ pub enum Verb {
     Man(man::Man),
 }
 
-/// A model, for verbs that can have one do the work.
+/// Options of a model, for verbs that may use one.
 #[derive(ClapArgs)]
 pub struct Model {
     /// URL of the model's server
@@ -329,15 +328,15 @@ pub struct Model {
     #[arg(long, env = "EVERTURN_MODEL")]
     pub model: Option<String>,
     /// API of the model's server
-    #[arg(long, value_enum, default_value_t = Speaks::OpenaiChat)]
-    pub speaks: Speaks,
+    #[arg(long, value_enum, default_value_t = ModelApi::OpenaiChat)]
+    pub speaks: ModelApi,
     /// Environment variable that holds its key
     #[arg(long, value_name = "NAME")]
     pub api_key_env: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Speaks {
+pub enum ModelApi {
     /// OpenAI chat completions, also offered by many other servers
     OpenaiChat,
     /// OpenAI Responses

@@ -1,11 +1,11 @@
-//! The one way to reach conversations: a local store, or a server. Verbs do not know which.
+//! The only access to conversations: a local store, or a server. Verbs do not know which.
 
 mod local;
 mod owner;
 mod remote;
 
 pub use local::Local;
-pub use owner::{LocalStore, McpStore, Owner, Reached};
+pub use owner::{LocalStore, McpStore, Owner, WritableStore};
 pub use remote::Remote;
 
 use crate::output::Failure;
@@ -21,7 +21,7 @@ use everturn_core::asset::Asset;
 use everturn_core::id::{ConversationId, TurnId};
 use std::io::{BufRead, Write};
 
-/// Opens a file at its beginning; `None` if it can be read only once, and was.
+/// Opens a file at its beginning; `None` if it can be read only once and has been read.
 pub type OpenFile<'a> = dyn FnMut() -> Result<Option<Box<dyn BufRead + Send>>, Error> + 'a;
 
 /// A client with three transports, which give the same answers and the same errors.
@@ -183,6 +183,6 @@ pub fn turn_place(name: &str) -> Result<Option<(&str, u64)>, Error> {
 }
 
 pub trait Updates {
-    /// Waits for the next update. Each comes once, and `Lagged` never. `None` when no more can come.
+    /// Waits for the next update. Each is returned once, `Lagged` never. `None` if there can be no more.
     fn next(&mut self) -> Result<Option<Update>, Error>;
 }

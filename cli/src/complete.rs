@@ -9,7 +9,7 @@ use everturn_api::conversations::ListConversations;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use std::ffi::OsStr;
 
-/// Environment variable with which a shell asks.
+/// Environment variable that a shell sets to ask for completions.
 pub const VARIABLE: &str = "EVERTURN_COMPLETE";
 
 /// Maximum number of characters of a title beside an id.

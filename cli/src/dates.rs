@@ -1,4 +1,4 @@
-//! Dates as people write them, and local time.
+//! Reads dates as people write them, and formats local time.
 
 use everturn_core::Error;
 use everturn_core::time::Timestamp;

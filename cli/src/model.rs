@@ -1,6 +1,6 @@
 //! The model named on the command line.
 
-use crate::args::{Args, Model, Speaks};
+use crate::args::{Args, Model, ModelApi};
 use crate::client::Client;
 use crate::open;
 use crate::output::Failure;
@@ -8,7 +8,7 @@ use clap::parser::ValueSource;
 use everturn::Options;
 use everturn::model::Kind;
 use everturn_core::Error;
-use everturn_server::socket::AskedModel;
+use everturn_server::socket::RequestedModel;
 
 /// The tenant's client, in which the model named on the command line is the default; the options are for a local store. A
 /// server has its own models: the URL of another one is refused with this text.
@@ -21,29 +21,29 @@ pub fn open(args: &Args, options: Options, model: &Model, servers_own: &str) -> 
     }
     open::asking(args, options, asked(model)?).map_err(|failure| match failure {
         Failure::Error(error) if error.is("model.unknown") => {
-            let advice = "describe it under [models.NAME] in the configuration, or say --base-url";
+            let advice = "describe it under [models.NAME] in the configuration, or pass --base-url";
             error.reworded(|text| format!("{text}; {advice}")).into()
         }
         Failure::Error(error) if error.is("model.none") => {
-            error.reworded(|text| format!("{text}, or say --base-url")).into()
+            error.reworded(|text| format!("{text}, or pass --base-url")).into()
         }
         other => other,
     })
 }
 
-fn asked(model: &Model) -> Result<Option<AskedModel>, Error> {
+fn asked(model: &Model) -> Result<Option<RequestedModel>, Error> {
     let Some(base_url) = model.base_url.clone() else {
-        return Ok(model.model.clone().map(AskedModel::Named));
+        return Ok(model.model.clone().map(RequestedModel::Named));
     };
     let kind = match model.speaks {
-        Speaks::OpenaiChat => Kind::OpenaiChat,
-        Speaks::OpenaiResponses => Kind::OpenaiResponses,
-        Speaks::Anthropic => Kind::Anthropic,
+        ModelApi::OpenaiChat => Kind::OpenaiChat,
+        ModelApi::OpenaiResponses => Kind::OpenaiResponses,
+        ModelApi::Anthropic => Kind::Anthropic,
     };
     let key = |name: &String| {
         let unset = format!("the environment variable {name} is not set; export it first");
         open::environment(name).ok_or_else(|| Error::invalid("model.no_key", unset))
     };
     let api_key = model.api_key_env.as_ref().map(key).transpose()?;
-    Ok(Some(AskedModel::At { kind, base_url, model: model.model.clone().unwrap_or_default(), api_key }))
+    Ok(Some(RequestedModel::At { kind, base_url, model: model.model.clone().unwrap_or_default(), api_key }))
 }

@@ -1,7 +1,7 @@
 //! Opening the store: a local file, or a server.
 
 use crate::args::Args;
-use crate::client::{Client, Local, LocalStore, Owner, Reached, Remote};
+use crate::client::{Client, Local, LocalStore, Owner, Remote, WritableStore};
 use crate::output::Failure;
 use clap::parser::ValueSource;
 use everturn::model::{BuiltinEmbedder, Embed, Embedder};
@@ -9,7 +9,7 @@ use everturn::{Everturn, Options};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_server::settings::{Flag, OpenEmbedder, Origin, Settings, read_file};
-use everturn_server::socket::{AskedModel, Tenure};
+use everturn_server::socket::{RequestedModel, Tenure};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ pub fn reading(args: &Args) -> Result<Client, Failure> {
     Ok(client)
 }
 
-/// Deletes what has expired, by opening the store for writing. Where all commands only read, nobody else would. Another
-/// process that writes does so itself, and a store that cannot be written is none to sweep.
+/// Deletes what has expired, by opening the store for writing: otherwise nothing would, if all commands only read. If
+/// another process writes to the store, it sweeps itself; a store that cannot be written is left as it is.
 fn sweep(args: &Args) {
     let _ = store_url(args, false).and_then(|url| {
         let options = Options { create: false, patience: Duration::ZERO, ..options(args)? };
@@ -115,13 +115,13 @@ pub fn embedder(args: &Args) -> Result<Option<Arc<dyn Embed>>, Error> {
 pub fn recalling(args: &Args, flags: Vec<Flag>, index: bool) -> Result<Client, Failure> {
     if server(args)?.is_some() {
         if !flags.is_empty() {
-            let text = "a server has models of its own (recall.embedder, recall.rerank); leave --embedder and --rerank out";
+            let text = "a server uses its own models (recall.embedder, recall.rerank); leave --embedder and --rerank out";
             return Err(Error::invalid("url.embedder", text).into());
         }
         return with(args, Options::default());
     }
     let settings = settings(args, flags)?;
-    // A person waits for it, be it for a query or for the whole index.
+    // A person waits for it.
     let with_all_cores: OpenEmbedder =
         |embedder| embedder.open_with(std::thread::available_parallelism().map_or(1, usize::from));
     // The index of a file is written beside its owner; that of a database is in it.
@@ -143,7 +143,7 @@ pub fn sharing(args: &Args) -> Result<Client, Failure> {
     }
 }
 
-/// The local store of such a process, with the models that others need from it.
+/// The local store of such a process, with the models that requests of others need.
 pub fn shared(args: &Args, settings: &Settings) -> Result<LocalStore, Error> {
     let local = local(args, with_models(args, settings)?)?;
     Ok(LocalStore { shared: Some(settings.config(&environment)?), tenure: Tenure::Lasting, ..local })
@@ -164,7 +164,7 @@ pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
 }
 
 /// As [`with`], for operations that ask this model; a server has its own.
-pub fn asking(args: &Args, options: Options, model: Option<AskedModel>) -> Result<Client, Failure> {
+pub fn asking(args: &Args, options: Options, model: Option<RequestedModel>) -> Result<Client, Failure> {
     if let Some(url) = server(args)? {
         return remote(args, url);
     }
@@ -185,9 +185,11 @@ fn reach(args: &Args, mut local: LocalStore) -> Result<Client, Failure> {
     let is_mirrored = args.sources.mirror == Some(ValueSource::CommandLine);
     local.alone |= is_mirrored;
     match local.open()? {
-        Reached::Here(store) => Ok(local.here(*store)?),
-        Reached::Through(_, owned) if is_mirrored => Err(owned.0.into()),
-        Reached::Through(remote, owned) => Ok(Client::Owner(Box::new(Owner::new(local, remote, owned)))),
+        WritableStore::Here(store) => Ok(local.here(*store)?),
+        WritableStore::Through(_, owned) if is_mirrored => Err(owned.0.into()),
+        WritableStore::Through(remote, owned) => {
+            Ok(Client::Owner(Box::new(Owner::new(local, remote, owned))))
+        }
     }
 }
 
@@ -295,7 +297,7 @@ pub fn url(store: &str, make: bool) -> Result<String, Error> {
         maker.recursive(true).create(&folder).map_err(|e| {
             Error::invalid(
                 "store.cannot_open",
-                format!("cannot make {}: {e}; say where with --store", folder.display()),
+                format!("cannot create {}: {e}; name another place with --store", folder.display()),
             )
         })?;
     }

@@ -32,7 +32,7 @@ impl From<io::Error> for Failure {
 /// Writes an error for people, or as JSON.
 pub fn error(error: &Error, json: bool) {
     let mut err = anstream::stderr().lock();
-    // There is nowhere left to report a failure to.
+    // If standard error cannot be written, the failure cannot be reported.
     let _ = if json {
         let value = serde_json::json!({"error": {"code": error.code(), "message": error.text()}});
         writeln!(err, "{value}")
@@ -63,7 +63,7 @@ pub fn text(text: impl std::fmt::Display) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Writes text that goes on later, without a line break.
+/// Writes text without a line break, to be continued.
 pub fn piece(text: impl std::fmt::Display) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     write!(out, "{text}")?;

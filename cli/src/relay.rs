@@ -1,7 +1,7 @@
-//! A program between two others: bytes pass as they come, and a listener gets a copy of each line.
+//! A relay between two programs: bytes pass unchanged, and a listener gets a copy of each line.
 //!
-//! Nothing that the listener does delays or fails what passes: it runs on its own thread, behind a queue that drops
-//! lines rather than wait.
+//! The listener can neither delay nor break the connection: it runs on its own thread, behind a queue that drops lines
+//! rather than wait.
 
 use crate::output::Failure;
 use everturn_core::Error;
@@ -26,7 +26,7 @@ const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A line on its way, with the time at which it passed.
 pub struct PassedLine {
-    /// Scope in which ids of requests are unique.
+    /// Connection or session within which ids of requests are unique.
     pub channel: String,
     pub from: Sender,
     pub at: Instant,
@@ -70,13 +70,13 @@ pub fn run(
     Ok(status)
 }
 
-/// Ends this process as the program ended.
+/// Ends this process with the exit code of the program.
 pub fn end_as(status: ExitStatus) -> Result<(), Failure> {
     #[cfg(unix)]
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     #[cfg(not(unix))]
     let signal: Option<i32> = None;
-    // The words of a shell.
+    // A signal, as a shell reports it: 128 and its number.
     match status.code().or(signal.map(|signal| 128 + signal)) {
         Some(0) => Ok(()),
         code => std::process::exit(code.unwrap_or(1)),
@@ -228,7 +228,7 @@ impl PassedLines {
         self.changed.notify_one();
     }
 
-    /// Says that no more lines come.
+    /// Ends the queue: no more lines will come.
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();
@@ -239,25 +239,25 @@ impl PassedLines {
     }
 }
 
-/// The way to the client, which lines of ours share with the program's output.
+/// The pipe to the client, shared by the program's output and by lines of this process.
 #[derive(Default)]
 pub struct ClientPipe(Mutex<Output>);
 
 #[derive(Default)]
 struct Output {
-    /// Whether a line of the program has begun and not ended.
+    /// Whether the program has written a part of a line.
     is_within_line: bool,
-    /// Lines of ours that wait for its end.
+    /// Lines of this process that wait for its end.
     waiting: Vec<u8>,
 }
 
 impl ClientPipe {
-    /// Sends a line, between two of the program's.
+    /// Sends a line, between two lines of the program.
     pub fn send(&self, line: &str) {
         let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         output.waiting.extend_from_slice(line.as_bytes());
         output.waiting.push(b'\n');
-        // A client that is gone misses nothing.
+        // If the client is gone, the line is not needed.
         let _ = output.send_waiting();
     }
 
@@ -293,7 +293,7 @@ impl Output {
     }
 }
 
-/// Passes a request to stop on to the program. Ctrl-C reaches it without us.
+/// Passes signals to stop on to the program. The terminal sends Ctrl-C to both.
 fn pass_signals(child: u32) {
     #[cfg(unix)]
     {

@@ -61,14 +61,14 @@ pub struct Detail {
 
 /// Calls of the turns that are shown.
 #[derive(Default)]
-pub struct Called {
+pub struct ShownCalls {
     /// Tools, by the ids of the calls: most results do not name theirs.
     pub tools: HashMap<String, String>,
     /// Calls that were given up.
     pub given_up: Vec<GivenUp>,
 }
 
-impl Called {
+impl ShownCalls {
     /// A line about a call that was given up.
     fn given_up(&self, turn: TurnId, id: Option<&str>, name: &str) -> Option<String> {
         let given_up = self.given_up.iter().find(|given_up| given_up.is_of(Some(turn), id, name))?;
@@ -78,7 +78,7 @@ impl Called {
 }
 
 /// A turn: actor, time, content.
-pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut Called) -> String {
+pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail, called: &mut ShownCalls) -> String {
     let speech = speech::of_turn(turn);
     let mut out = head(speech, turn.actor.as_deref(), turn.occurred_at.unwrap_or(turn.created), turn.seq);
     if detail.ids {
@@ -140,10 +140,10 @@ fn body(
     role: Role,
     assets: &[Asset],
     full: bool,
-    called: &mut Called,
+    called: &mut ShownCalls,
 ) -> String {
     let mut out = String::new();
-    let result = |called: &Called, id: Option<&str>, name: Option<&str>, text: &str| {
+    let result = |called: &ShownCalls, id: Option<&str>, name: Option<&str>, text: &str| {
         let tool = id.and_then(|id| called.tools.get(id)).map(String::as_str).or(name);
         // The head of the turn names the actor.
         let tool = tool.filter(|tool| turn.actor.as_deref() != Some(*tool));
@@ -154,7 +154,7 @@ fn body(
     for (at, part) in message::parts(message).into_iter().enumerate() {
         let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
         match part {
-            // A program wrote it in the name of a person.
+            // It was written by a program in the name of a person.
             Part::Text(text) if role == Role::Tool && message["role"] == "user" => {
                 out.push_str(&folded("←", "", &speech::without_tags(text), full));
             }
@@ -264,7 +264,7 @@ fn folded(mark: &str, label: &str, text: &str, full: bool) -> String {
     let line = line.join(" ⏎ ");
     let size = format!("({}, {})", count(text.lines().count() as u64, "line"), size(text.len() as u64));
     let cut = format!("{} {size}", clipped(&line, FOLDED_CHARS));
-    // What is no longer than its beginning and its size is shown whole.
+    // A part that is no longer than its cut form is shown whole.
     let shown = if line.chars().count() <= cut.chars().count() { line } else { cut };
     let shown = format!("{mark} {}{shown}", printable(label));
     format!("  {DIM}{}{DIM:#}\n", shown.trim_end())
@@ -306,12 +306,12 @@ pub fn option<T: FromStr<Err = Error>>(option: &str, value: &str) -> Result<T, E
     value.parse().map_err(|error: Error| error.at(option))
 }
 
-/// `#3 to #7`, or `#3` alone.
+/// `#3 to #7`, or `#3` if both are the same.
 pub fn range(from: u64, to: u64) -> String {
     if from == to { format!("#{from}") } else { format!("#{from} to #{to}") }
 }
 
-/// A word of a command line, quoted where a shell would take it apart.
+/// A word of a command line, quoted if a shell would split or change it.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
@@ -338,7 +338,7 @@ pub fn clipped(text: &str, chars: usize) -> String {
     }
 }
 
-/// Escapes control characters, so that content cannot control the reader's terminal, and shows those that mislead the
+/// Escapes control characters, so that content cannot control the reader's terminal, and characters that mislead the
 /// reader.
 pub fn printable(text: &str) -> String {
     visible(text).chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()

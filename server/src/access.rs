@@ -2,8 +2,8 @@
 //!
 //! [`authenticate`] finds the [`Caller`] of each request: by a key, by a JWT of another issuer, or, on a server
 //! that only this machine can reach and that has no keys, without credentials. A handler names the required
-//! role as an argument: [`Reader`], [`Writer`] or [`Admin`], each of which holds the tenant's scope. Without
-//! one of them a handler has no scope, so that no route can forget the check.
+//! role as an argument: [`Reader`], [`Writer`] or [`Admin`], each of which holds the tenant. Without
+//! one of them a handler has no tenant, so that no route can forget the check.
 
 mod cache;
 mod jwt;
@@ -16,7 +16,7 @@ pub use everturn_core::access::KeyRole;
 use crate::app::{App, blocking};
 use crate::config::Config;
 use crate::lanes::{Charge, Lane, Lanes, hold_until_sent};
-use crate::observe::CalledBy;
+use crate::observe::CallerInfo;
 use crate::problem::Problem;
 use crate::socket::{self, OverSocket};
 use axum::body::HttpBody;
@@ -28,11 +28,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cache::Cache;
 use everturn::{KEY_PREFIX, Tenant};
-use everturn_api::{Asker, Threads};
+use everturn_api::{Requester, Threads};
 use everturn_core::Error;
 use jwt::Verifier;
 pub use lease::{Credential, Lease};
-use limits::{Limiters, Running};
+use limits::{Limiters, RunningRequest};
 use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -41,13 +41,13 @@ use std::time::{Duration, Instant};
 
 /// Time for which a key found in the store is cached: a key that another process revokes is still accepted for
 /// this long.
-const BELIEVED: Duration = Duration::from_secs(2);
+const KEY_CACHED_FOR: Duration = Duration::from_secs(2);
 
 /// The caller of a request.
 #[derive(Clone)]
 pub struct Caller {
     /// The tenant, as the caller sees it and writes to it.
-    pub scope: Tenant,
+    pub tenant: Tenant,
     pub role: KeyRole,
     /// The id of the key, or `jwt:` and the token's subject, for limits and logs; `None` without credentials.
     pub who: Option<Arc<str>>,
@@ -58,10 +58,10 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The caller as the API takes it, on a thread that may block or on one that serves.
-    pub fn asker(&self, threads: Threads) -> Asker {
-        let (tenant, role) = (self.scope.clone(), self.role);
-        Asker { tenant, role, is_keyless: self.is_keyless, threads, progress: None }
+    /// The same caller for the API; `threads` runs its blocking work.
+    pub fn requester(&self, threads: Threads) -> Requester {
+        let (tenant, role) = (self.tenant.clone(), self.role);
+        Requester { tenant, role, is_keyless: self.is_keyless, threads, progress: None }
     }
 }
 
@@ -109,7 +109,7 @@ impl Access {
         let keys = app.store.keys();
         let changes = keys.changes();
         let looked = *self.local.looked.lock();
-        let fresh = looked.is_some_and(|at| at.elapsed() < BELIEVED);
+        let fresh = looked.is_some_and(|at| at.elapsed() < KEY_CACHED_FOR);
         if fresh && self.local.seen.load(Ordering::SeqCst) == changes {
             return Ok(true);
         }
@@ -120,8 +120,8 @@ impl Access {
         Ok(!any)
     }
 
-    pub fn lane(&self, scope: &Tenant) -> Arc<Lane> {
-        self.lanes.of(scope.name())
+    pub fn lane(&self, tenant: &Tenant) -> Arc<Lane> {
+        self.lanes.of(tenant.name())
     }
 
     /// Resolves when a credential ends; `None` if it cannot end.
@@ -129,11 +129,11 @@ impl Access {
         self.leases.of(app, credential)
     }
 
-    /// Counts a request of this caller, or refuses it. Local callers without a key share with nobody, so they have no
-    /// limits.
-    pub fn admit(&self, caller: &Caller) -> Result<Option<Running>, Problem> {
+    /// Counts a request of this caller, or refuses it. Local callers without a key are the only users of the server, so
+    /// they have no limits.
+    pub fn admit(&self, caller: &Caller) -> Result<Option<RunningRequest>, Problem> {
         let who = caller.who.as_ref();
-        who.map(|who| self.limiters.enter(who, caller.scope.name(), &caller.lane)).transpose()
+        who.map(|who| self.limiters.enter(who, caller.tenant.name(), &caller.lane)).transpose()
     }
 
     /// The caller of a request; `None` if it has no key and one is required.
@@ -141,7 +141,7 @@ impl Access {
         let Some(mut caller) = self.holder(app, request).await? else { return Ok(None) };
         let actors = actors(&request.headers)?;
         if !actors.is_empty() {
-            caller.scope = caller.scope.called_by(caller.scope.caller().acting_as(actors)?);
+            caller.tenant = caller.tenant.called_by(caller.tenant.caller().acting_as(actors)?);
         }
         Ok(Some(caller))
     }
@@ -149,8 +149,8 @@ impl Access {
     /// The holder of the credential of a request.
     async fn holder(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
         if request.extensions.get::<OverSocket>().is_some() {
-            let scope = socket::tenant(app, &request.headers)?;
-            return Ok(Some(self.local(scope, false)));
+            let tenant = socket::tenant(app, &request.headers)?;
+            return Ok(Some(self.local(tenant, false)));
         }
         if self.is_open(app).await? {
             origin::check(&app.config, request)?;
@@ -173,10 +173,10 @@ impl Access {
     }
 
     /// An admin without credentials.
-    fn local(&self, scope: Tenant, is_keyless: bool) -> Caller {
-        let lane = self.lane(&scope);
+    fn local(&self, tenant: Tenant, is_keyless: bool) -> Caller {
+        let lane = self.lane(&tenant);
         let credential = if is_keyless { Credential::Keyless } else { Credential::None };
-        Caller { scope, role: KeyRole::Admin, who: None, credential, is_keyless, lane }
+        Caller { tenant, role: KeyRole::Admin, who: None, credential, is_keyless, lane }
     }
 
     async fn verify(&self, app: &App, token: &str) -> Result<Caller, Problem> {
@@ -186,18 +186,18 @@ impl Access {
         match &self.jwt {
             Some(verifier) => {
                 let found = verifier.verify(token).await?;
-                let scope = app.store.tenant(&found.tenant).map_err(|_| {
+                let tenant = app.store.tenant(&found.tenant).map_err(|_| {
                     Problem::unauthorized("the token names a tenant that cannot exist; ask its issuer")
                 })?;
                 let holder = everturn::Caller::holding(found.who.as_str(), found.role, &found.actors);
-                let scope = scope.called_by(holder);
+                let tenant = tenant.called_by(holder);
                 if app.store.keys().time_left(found.expires).is_zero() {
                     return Err(Problem::unauthorized("the token is refused: it has expired; get a new one"));
                 }
                 let credential = Credential::Token { expires: found.expires };
-                let lane = self.lane(&scope);
+                let lane = self.lane(&tenant);
                 let who = Some(found.who.into());
-                Ok(Caller { scope, role: found.role, who, credential, is_keyless: false, lane })
+                Ok(Caller { tenant, role: found.role, who, credential, is_keyless: false, lane })
             }
             None => Err(Problem::unauthorized("this is not a key; keys begin with et_")),
         }
@@ -211,7 +211,7 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
         let text = value.to_str().map_err(|_| unreadable())?;
         let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
         if !scheme.eq_ignore_ascii_case("bearer") {
-            let text = "only Authorization: Bearer is understood; send the key as Authorization: Bearer et_…";
+            let text = "only Authorization: Bearer is supported; send the key as Authorization: Bearer et_…";
             return Err(Problem::unauthorized(text));
         }
         return Ok(Some(rest.trim()));
@@ -219,10 +219,10 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     headers.get("x-api-key").map(|value| value.to_str().map(str::trim).map_err(|_| unreadable())).transpose()
 }
 
-/// Header that says in whose name a request is made. It may be repeated.
+/// Header with the actors that a request acts as. It may be repeated.
 pub const ACTOR_HEADER: &str = "everturn-actor";
 
-/// The actors in whose name a request is made: it sees what they see and writes as them.
+/// The actors that a request acts as: it sees what they see, and writes in their names.
 fn actors(headers: &HeaderMap) -> Result<Vec<String>, Problem> {
     let text = |value: &axum::http::HeaderValue| {
         // Names of any script are sent as UTF-8.
@@ -247,7 +247,7 @@ fn peer(config: &Config, request: &Parts) -> IpAddr {
     proxied.or(direct).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-/// Authenticates a request and applies its limits; routes that need no caller continue without.
+/// Authenticates a request and applies its limits. Routes that need no caller go on without one.
 pub async fn authenticate(app: &App, request: Request, next: Next) -> Response {
     // Health checks need no key, and any host name is accepted.
     if matches!(request.uri().path(), "/healthz" | "/readyz") {
@@ -260,8 +260,8 @@ pub async fn authenticate(app: &App, request: Request, next: Next) -> Response {
         Err(problem) => return problem.into_response(),
     };
     let span = tracing::Span::current();
-    span.record("everturn.tenant", caller.scope.name().as_str());
-    let called_by = CalledBy { tenant: caller.scope.name().clone(), key: caller.who.clone() };
+    span.record("everturn.tenant", caller.tenant.name().as_str());
+    let called_by = CallerInfo { tenant: caller.tenant.name().clone(), key: caller.who.clone() };
     span.record("everturn.key", caller.who.as_deref());
     let running = match app.access.admit(&caller) {
         Ok(running) => running,
@@ -310,7 +310,7 @@ needs!(
 );
 
 fn allow(parts: &Parts, needed: KeyRole) -> Result<Tenant, Problem> {
-    allowed(&parts.extensions, needed).map(|caller| caller.scope.clone())
+    allowed(&parts.extensions, needed).map(|caller| caller.tenant.clone())
 }
 
 /// The caller of a request, if it has the required role.

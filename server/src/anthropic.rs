@@ -6,12 +6,12 @@ use crate::app::App;
 use crate::json::Json;
 use crate::openai::chat::{begun, next, said};
 use crate::openai::conversion::extra;
-use crate::openai::error::{Refused, in_stream};
+use crate::openai::error::{RequestError, in_stream};
 use crate::openai::fields::Fields;
-use crate::openai::models::{self, Chosen};
+use crate::openai::models::{self, SelectedModel};
 use crate::openai::recorded::Recorder;
 use crate::openai::sse::{self, Feed, Steps};
-use crate::openai::{ask, ids, responses, target, tokens, tools};
+use crate::openai::{ids, request, responses, target, tokens, tools};
 use axum::Router;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -30,18 +30,18 @@ pub fn routes() -> Router<Arc<App>> {
 
 async fn create(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     headers: HeaderMap,
     Json(mut body): Json<Fields>,
-) -> Result<Response, Refused> {
-    let model = models::find(&scope, Some(body.need("model")?))?;
+) -> Result<Response, RequestError> {
+    let model = models::find(&tenant, Some(body.need("model")?))?;
     let stream = body.take("stream")?.unwrap_or(false);
     let mut metadata: Option<serde_json::Map<String, Value>> = body.take("metadata")?;
     let named = metadata.as_mut().and_then(|metadata| metadata.shift_remove("conversation"));
     if let Some(rest) = metadata.filter(|rest| !rest.is_empty()) {
         body.0.insert("metadata".into(), Raw::of(&rest)?);
     }
-    let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "anthropic")?;
+    let recorder = Recorder::named(&tenant, &headers, named.as_ref().and_then(Value::as_str), "anthropic")?;
     let (all, request) = request(&model, body)?;
     if let Some(recorder) = &recorder {
         recorder.input(&all).await?;
@@ -61,13 +61,13 @@ async fn create(
 }
 
 /// The messages, the system prompt first, and the request for the model.
-fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refused> {
+fn request(model: &SelectedModel, mut body: Fields) -> Result<(Vec<Raw>, Request), RequestError> {
     if body.0.remove("thread").is_some_and(|raw| raw.get() != "null") {
-        return Err(Refused::thread());
+        return Err(RequestError::thread());
     }
     let messages: Vec<Raw> = body.need("messages")?;
     if messages.is_empty() {
-        return Err(Refused::field("messages", "messages is empty; give at least one message"));
+        return Err(RequestError::field("messages", "messages is empty; give at least one message"));
     }
     let system: Option<Raw> = body.take("system")?;
     let max_output_tokens = Some(body.need("max_tokens")?);
@@ -79,8 +79,8 @@ fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refu
     }
     let served = model.served.clone();
     if to == Provider::Anthropic {
-        target::check_content(&messages).map_err(Refused::at("messages"))?;
-        let extra = ask::rest(body, &[]);
+        target::check_content(&messages).map_err(RequestError::at("messages"))?;
+        let extra = request::rest(body, &[]);
         let request = Request {
             model: served,
             system,
@@ -94,9 +94,9 @@ fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refu
     }
     let temperature = body.take("temperature")?;
     let without: &[&str] = if tools.is_empty() { &["tool_choice"] } else { &[] };
-    let extra = extra(Provider::Anthropic, to, &ask::rest(body, without))?;
-    target::check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(Refused::at("messages"))?;
-    let (system, messages) = target::render(to, None, &all).map_err(Refused::at("messages"))?;
+    let extra = extra(Provider::Anthropic, to, &request::rest(body, without))?;
+    target::check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(RequestError::at("messages"))?;
+    let (system, messages) = target::render(to, None, &all).map_err(RequestError::at("messages"))?;
     let request = Request {
         model: served,
         system,
@@ -111,8 +111,11 @@ fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refu
 }
 
 /// Counts tokens with the documented estimate for models whose tokenizer is not public.
-async fn count(Reader(scope): Reader, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
-    let model = models::find(&scope, Some(body.need("model")?))?;
+async fn count(
+    Reader(tenant): Reader,
+    Json(mut body): Json<Fields>,
+) -> Result<axum::Json<Value>, RequestError> {
+    let model = models::find(&tenant, Some(body.need("model")?))?;
     body.0.entry("max_tokens".into()).or_insert(Raw::of(&1)?);
     let (all, request) = request(&model, body)?;
     let tools: Vec<&str> = request.tools.iter().map(Raw::get).collect();

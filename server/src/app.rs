@@ -6,7 +6,7 @@ use crate::lanes::{self, Charge, Thread};
 use crate::openai::Streams;
 use everturn::Everturn;
 use everturn::model::Embed;
-use everturn_api::{Elsewhere, Reply, Work};
+use everturn_api::{Reply, Work, WorkFuture};
 use everturn_core::Error;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,14 +49,14 @@ pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let thread = match lanes::current() {
-        Some(errand) => Some(errand.lane.thread().await?),
+        Some(request_lane) => Some(request_lane.lane.thread().await?),
         None => None,
     };
     on_thread(thread, work).await
 }
 
-/// [`blocking`] as an operation asks for it.
-pub fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
+/// [`blocking`], as the `Threads` of an operation.
+pub fn elsewhere(work: Box<dyn FnOnce() + Send>) -> WorkFuture {
     Box::pin(blocking(move || {
         work();
         Ok(())
@@ -71,10 +71,10 @@ pub async fn large<T: Send + 'static>(
     on_thread(large_thread().await?, work).await
 }
 
-/// Permission for such work that the caller runs.
+/// Permission for such work, for a caller that runs it itself.
 pub async fn large_thread() -> Result<Option<Thread>, Error> {
     match lanes::current() {
-        Some(errand) => errand.lane.large().await.map(Some),
+        Some(request_lane) => request_lane.lane.large().await.map(Some),
         None => Ok(None),
     }
 }
@@ -104,18 +104,18 @@ pub async fn replying(
     work: Work,
     reply: impl FnOnce() -> Result<Reply, Error> + Send + 'static,
 ) -> Result<(Reply, Option<Charge>), Error> {
-    let errand = lanes::current();
-    let thread = match &errand {
-        Some(errand) => Some(match work {
-            Work::Large => errand.lane.large().await?,
-            Work::Page => errand.lane.answer().await?,
-            Work::Blocking | Work::Quick => errand.lane.thread().await?,
+    let request_lane = lanes::current();
+    let thread = match &request_lane {
+        Some(request_lane) => Some(match work {
+            Work::Large => request_lane.lane.large().await?,
+            Work::Page => request_lane.lane.answer().await?,
+            Work::Blocking | Work::Quick => request_lane.lane.thread().await?,
         }),
         None => None,
     };
     on_thread(thread, move || {
         let reply = reply()?;
-        let charge = errand.and_then(|errand| errand.lane.charge(reply.json.len()));
+        let charge = request_lane.and_then(|request_lane| request_lane.lane.charge(reply.json.len()));
         Ok((reply, charge))
     })
     .await

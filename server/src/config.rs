@@ -168,7 +168,7 @@ pub struct Jwt {
     pub tenant_claim: String,
     /// The claim that names the role.
     pub role_claim: String,
-    /// The claim that names the actors that the holder is.
+    /// The claim with the actors that the holder may act as.
     pub actors_claim: String,
 }
 
@@ -183,7 +183,7 @@ pub enum JwtKeys {
     Url(String),
 }
 
-/// A text that is never shown.
+/// A secret text, which `Debug` does not show.
 #[derive(Clone)]
 pub struct Hidden(pub String);
 

@@ -40,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(10);
 /// The same while a request is not read to its end: the rest of it may have arrived already.
 const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
-/// End of what a client sends, once it is reported.
+/// Value of [`Connection::half_closed_since`] once the end of what the client sends has been reported.
 const REPORTED: u64 = u64::MAX;
 
 /// The connections of a server.
@@ -70,11 +70,11 @@ struct Connection {
     used: AtomicBool,
     /// Start of idleness, in milliseconds since the server started.
     idle_since: AtomicU64,
-    /// Time since which the client reads nothing; 0 if it does.
+    /// Time since which the client has read nothing; 0 while it reads.
     stalled_since: AtomicU64,
     /// Whether the request being answered was read to its end.
     asked: AtomicBool,
-    /// Whether it asks for another protocol, so that what follows is no request.
+    /// Whether it asks for another protocol, so that the bytes that follow are not a request.
     upgrades: AtomicBool,
     /// Time of the end of what the client sends, or of the last bytes sent to it since; 0 before, [`REPORTED`] after.
     half_closed_since: AtomicU64,
@@ -110,7 +110,7 @@ impl Connections {
         {
             tracing::debug!(
                 connections = files,
-                "the process may open too few files for limits.connections; raise `ulimit -n`"
+                "the limit on open files is too low for limits.connections; raise it with `ulimit -n`"
             );
             limits.connections = files;
         }
@@ -129,7 +129,7 @@ impl Connections {
     }
 
     /// Admits a connection, closing an idle one if needed; `None` if there is no room.
-    fn enter(&self, address: IpAddr) -> Option<Entered> {
+    fn enter(&self, address: IpAddr) -> Option<ConnectionGuard> {
         let limits = &self.0.limits;
         let mut open = self.open();
         let same = open.by_address.get(&address).copied().unwrap_or_default();
@@ -161,7 +161,7 @@ impl Connections {
         let no = open.next;
         open.connections.insert(no, connection.clone());
         *open.by_address.entry(address).or_default() += 1;
-        Some(Entered { connections: self.clone(), no, connection })
+        Some(ConnectionGuard { connections: self.clone(), no, connection })
     }
 
     /// Ends connections that have timed out, until the server stops.
@@ -230,22 +230,22 @@ fn open_files_max() -> Option<usize> {
 }
 
 /// A connection that counts until it is dropped.
-struct Entered {
+struct ConnectionGuard {
     connections: Connections,
     no: u64,
     connection: Arc<Connection>,
 }
 
-impl Drop for Entered {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.connections.open().leave(self.no);
     }
 }
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Connections {
-    type Stream = Counted;
-    type Service = Counting<S>;
-    type Future = std::future::Ready<io::Result<(Counted, Counting<S>)>>;
+    type Stream = CountedStream;
+    type Service = CountedService<S>;
+    type Future = std::future::Ready<io::Result<(CountedStream, CountedService<S>)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let address = stream.peer_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
@@ -255,17 +255,20 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Connections {
             return std::future::ready(Err(io::ErrorKind::ConnectionRefused.into()));
         };
         let (connections, connection) = (self.clone(), entered.connection.clone());
-        std::future::ready(Ok((Counted { stream, entered }, Counting { service, connections, connection })))
+        std::future::ready(Ok((
+            CountedStream { stream, entered },
+            CountedService { service, connections, connection },
+        )))
     }
 }
 
 /// The bytes of a connection.
-pub struct Counted {
+pub struct CountedStream {
     stream: TcpStream,
-    entered: Entered,
+    entered: ConnectionGuard,
 }
 
-impl Counted {
+impl CountedStream {
     fn check(&self) -> io::Result<()> {
         match self.entered.connection.ended.load(Ordering::SeqCst) {
             true => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -294,7 +297,7 @@ impl Counted {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -323,7 +326,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -357,21 +360,22 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// Records which connections have a request being answered.
+/// Marks connections as busy while a request is answered.
 #[derive(Clone)]
-pub struct Counting<S> {
+pub struct CountedService<S> {
     service: S,
     connections: Connections,
     connection: Arc<Connection>,
 }
 
-/// A request being answered. A handler that goes on with the connection keeps it: the connection is not idle then.
-pub struct Answering {
+/// Marks a connection as busy while a request is answered. A handler that takes the connection over (an upgrade) keeps it, so
+/// that the connection does not count as idle.
+pub struct BusyGuard {
     connections: Connections,
     connection: Arc<Connection>,
 }
 
-impl Drop for Answering {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.connection.idle_since.store(self.connections.now(), Ordering::SeqCst);
         self.connection.busy.fetch_sub(1, Ordering::SeqCst);
@@ -381,13 +385,13 @@ impl Drop for Answering {
     }
 }
 
-/// The body of a request. Its end is noted.
-pub struct Asked<B> {
+/// The body of a request, which records that it was read to its end.
+pub struct TrackedBody<B> {
     body: B,
     connection: Arc<Connection>,
 }
 
-impl<B: HttpBody + Unpin> HttpBody for Asked<B> {
+impl<B: HttpBody + Unpin> HttpBody for TrackedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -411,10 +415,10 @@ impl<B: HttpBody + Unpin> HttpBody for Asked<B> {
     }
 }
 
-impl<S, B> Service<Request<B>> for Counting<S>
+impl<S, B> Service<Request<B>> for CountedService<S>
 where
     B: HttpBody,
-    S: Service<Request<Asked<B>>, Response = Response>,
+    S: Service<Request<TrackedBody<B>>, Response = Response>,
     S::Future: Send + 'static,
 {
     type Response = Response;
@@ -430,12 +434,12 @@ where
         self.connection.busy.fetch_add(1, Ordering::SeqCst);
         self.connection.used.store(true, Ordering::Relaxed);
         let (connections, connection) = (self.connections.clone(), self.connection.clone());
-        let answering = Arc::new(Answering { connections, connection });
+        let answering = Arc::new(BusyGuard { connections, connection });
         request.extensions_mut().insert(answering.clone());
         self.connection.asked.store(request.body().is_end_stream(), Ordering::SeqCst);
         self.connection.upgrades.store(request.headers().contains_key(UPGRADE), Ordering::SeqCst);
         let connection = self.connection.clone();
-        let answer = self.service.call(request.map(|body| Asked { body, connection }));
+        let answer = self.service.call(request.map(|body| TrackedBody { body, connection }));
         Box::pin(async move { Ok(hold_until_sent(answer.await?, answering)) })
     }
 }

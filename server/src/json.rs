@@ -24,7 +24,7 @@ pub async fn text(request: Request, app: &App) -> Result<String, Problem> {
     if is_other && !text.is_empty() { Err(not_json()) } else { Ok(text) }
 }
 
-/// Whether a request says that its body is JSON.
+/// Whether the content type of a request is JSON.
 pub fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
@@ -33,7 +33,7 @@ pub fn is_json(headers: &HeaderMap) -> bool {
         || suffix.is_some_and(|it| it.eq_ignore_ascii_case("json"))
 }
 
-/// The answer to a body that is said to be something else.
+/// The error for a body of another content type.
 pub fn not_json() -> Problem {
     let text = "the body must be JSON; send it with Content-Type: application/json";
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "body.not_json", text)
@@ -71,7 +71,7 @@ pub async fn body(request: Request, config: &Config, bytes_max: usize) -> Result
 
 /// The bytes of a body, inside a limit. A large one waits for memory of the tenant before it is read.
 pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Result<Bytes, Problem> {
-    let errand = lanes::current();
+    let request_lane = lanes::current();
     let body = request.into_body();
     let announced = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let mut reserved = false;
@@ -79,11 +79,11 @@ pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Resul
     let mut bytes = Vec::new();
     loop {
         let expected = announced.unwrap_or(if bytes.is_empty() { 0 } else { bytes_max });
-        if let Some(errand) = &errand
+        if let Some(request_lane) = &request_lane
             && !reserved
             && (bytes.len() > SMALL_BYTES || announced.is_some_and(|bytes| bytes > SMALL_BYTES))
         {
-            errand.reserve(expected.min(bytes_max)).await?;
+            request_lane.reserve(expected.min(bytes_max)).await?;
             reserved = true;
         }
         let piece = match tokio::time::timeout(config.limits.body_timeout, body.next()).await {
@@ -137,9 +137,8 @@ async fn discard(mut body: BodyDataStream) {
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     everturn_core::json::check(text)?;
-    everturn_api::given::from_json(text).map_err(|e| {
-        Problem::from(Error::invalid("body.shape", format!("the body is not what is expected: {e}")))
-    })
+    everturn_api::decode::from_json(text)
+        .map_err(|e| Problem::from(Error::invalid("body.shape", format!("the body is invalid: {e}"))))
 }
 
 /// The query of a URL.
@@ -152,8 +151,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
         axum::extract::Query::try_from_uri(&parts.uri)
             .map(|axum::extract::Query(query)| Query(query))
             .map_err(|e| {
-                Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
-                    .into()
+                Error::invalid("query.shape", format!("the query is invalid: {}", e.body_text())).into()
             })
     }
 }

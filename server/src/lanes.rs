@@ -25,7 +25,7 @@ const LANES_MAX: usize = 10_000;
 pub const SMALL_BYTES: usize = 64 * 1024;
 
 tokio::task_local! {
-    static ERRAND: Arc<LaneRequest>;
+    static LANE_REQUEST: Arc<LaneRequest>;
 }
 
 /// One request in a lane.
@@ -100,13 +100,13 @@ impl Lanes {
 
 /// The request that this task answers.
 pub fn current() -> Option<Arc<LaneRequest>> {
-    ERRAND.try_with(Arc::clone).ok()
+    LANE_REQUEST.try_with(Arc::clone).ok()
 }
 
 /// Runs a future in the given lane, for a task of its own.
-pub async fn inherited<T>(errand: Option<Arc<LaneRequest>>, work: impl Future<Output = T>) -> T {
-    match errand {
-        Some(errand) => errand.lane.run(work).await,
+pub async fn inherited<T>(request_lane: Option<Arc<LaneRequest>>, work: impl Future<Output = T>) -> T {
+    match request_lane {
+        Some(request_lane) => request_lane.lane.run(work).await,
         None => work.await,
     }
 }
@@ -134,7 +134,7 @@ pub struct Thread {
 impl Lane {
     /// Runs a future in this lane.
     pub async fn run<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
-        ERRAND.scope(Arc::new(LaneRequest { lane: self.clone(), body: Mutex::default() }), work).await
+        LANE_REQUEST.scope(Arc::new(LaneRequest { lane: self.clone(), body: Mutex::default() }), work).await
     }
 
     /// Admits a request; `None` if too many run.
@@ -239,7 +239,7 @@ impl Lane {
 async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     match semaphore.clone().acquire_owned().await {
         Ok(permit) => permit,
-        Err(_) => unreachable!("nobody closes it"),
+        Err(_) => unreachable!("it is never closed"),
     }
 }
 
@@ -260,15 +260,15 @@ impl Drop for Charge {
 /// Bytes that carry their charge with them.
 pub fn charged(bytes: Bytes, charge: Option<Charge>) -> Bytes {
     match charge {
-        Some(charge) => Bytes::from_owner(Held(bytes, charge)),
+        Some(charge) => Bytes::from_owner(HeldBytes(bytes, charge)),
         None => bytes,
     }
 }
 
 /// Bytes, and a value held until they are sent.
-struct Held<B, T>(B, #[allow(dead_code, reason = "kept until the bytes are sent")] T);
+struct HeldBytes<B, T>(B, #[allow(dead_code, reason = "kept until the bytes are sent")] T);
 
-impl<B: AsRef<[u8]>, T> AsRef<[u8]> for Held<B, T> {
+impl<B: AsRef<[u8]>, T> AsRef<[u8]> for HeldBytes<B, T> {
     fn as_ref(&self) -> &[u8] {
         self.0.as_ref()
     }
@@ -279,15 +279,15 @@ pub fn hold_until_sent(response: Response, held: impl Send + Sync + 'static) -> 
     if response.body().size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BYTES as u64) {
         return response;
     }
-    response.map(|body| Body::new(Holding { body, held: Arc::new(held) }))
+    response.map(|body| Body::new(HoldingBody { body, held: Arc::new(held) }))
 }
 
-struct Holding {
+struct HoldingBody {
     body: Body,
     held: Arc<dyn std::any::Any + Send + Sync>,
 }
 
-impl HttpBody for Holding {
+impl HttpBody for HoldingBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -298,7 +298,7 @@ impl HttpBody for Holding {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         // The body ends before its last bytes are sent.
         let held = |bytes: Bytes| match bytes.len() > SMALL_BYTES {
-            true => Bytes::from_owner(Held(bytes, self.held.clone())),
+            true => Bytes::from_owner(HeldBytes(bytes, self.held.clone())),
             false => bytes,
         };
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(held))))

@@ -41,13 +41,13 @@ mod tls;
 pub use access::KeyRole;
 pub use app::App;
 pub use config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
-pub use mcp::{Asked, SharedStore, Stdio, Toolsets, stdio};
+pub use mcp::{SharedStore, Stdio, ToolDispatch, Toolsets, stdio};
 pub use openapi::document;
-pub use proxy::{Passed, Proxy};
-pub use run::{Started, run};
+pub use proxy::{PassedMessage, Proxy};
+pub use run::{StartedServer, run};
 pub use serve::{Server, serve};
 pub use settings::Settings;
-pub use telemetry::{Telemetry, Telling};
+pub use telemetry::{Telemetry, TelemetryGuard};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -101,5 +101,5 @@ fn cors(config: &Config) -> tower_http::cors::CorsLayer {
 
 /// Live streams never are: the default ensures that.
 fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
-    extensions.get::<rest::AsIs>().is_none()
+    extensions.get::<rest::Uncompressed>().is_none()
 }

@@ -23,7 +23,7 @@ mod tools;
 mod watch;
 
 pub use http::routes;
-pub use stdio::{Asked, SharedStore, Stdio, stdio};
+pub use stdio::{SharedStore, Stdio, ToolDispatch, stdio};
 pub use tools::{Toolsets, read as read_tool, run as run_tool};
 
 use everturn::Tenant;
@@ -39,7 +39,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-use watch::Lists;
+use watch::ListingSource;
 
 /// State shared by all sessions of a process.
 struct Shared {
@@ -49,7 +49,7 @@ struct Shared {
     record: Option<PathBuf>,
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
-    lists: Lists,
+    lists: ListingSource,
     sessions: Arc<LocalSessionManager>,
     /// Recorders of requests that belong to no session, by tenant.
     loose: Mutex<HashMap<TenantName, Arc<Recorder>>>,
@@ -58,7 +58,7 @@ struct Shared {
 impl Shared {
     fn new(
         transport: &'static str,
-        lists: Lists,
+        lists: ListingSource,
         record: Option<PathBuf>,
         stopping: CancellationToken,
     ) -> Shared {
@@ -68,13 +68,13 @@ impl Shared {
         Shared { transport, record, stopping, lists, sessions: Arc::new(sessions), loose: Mutex::default() }
     }
 
-    /// The recorder of a request outside of a session.
-    fn loose_recorder(&self, scope: &Tenant) -> Option<Arc<Recorder>> {
+    /// The recorder of requests outside of a session.
+    fn loose_recorder(&self, tenant: &Tenant) -> Option<Arc<Recorder>> {
         let folder = self.record.as_ref()?;
         let mut loose = self.loose.lock();
         let recorder = loose
-            .entry(scope.name().clone())
-            .or_insert_with(|| Arc::new(Recorder::begin(folder, scope, self.transport, None)));
+            .entry(tenant.name().clone())
+            .or_insert_with(|| Arc::new(Recorder::begin(folder, tenant, self.transport, None)));
         Some(recorder.clone())
     }
 }

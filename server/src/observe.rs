@@ -17,7 +17,7 @@ const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
 /// The caller of a request. Attached to the response by `access`, for the log.
 #[derive(Clone)]
-pub struct CalledBy {
+pub struct CallerInfo {
     pub tenant: TenantName,
     pub key: Option<Arc<str>>,
 }
@@ -94,7 +94,7 @@ fn level(status: StatusCode, took: Duration) -> Level {
 
 fn log(method: &str, route: &str, response: &Response, code: Option<&str>, took: Duration) {
     let status = response.status();
-    let caller = response.extensions().get::<CalledBy>();
+    let caller = response.extensions().get::<CallerInfo>();
     let (tenant, key) = (caller.map(|by| by.tenant.as_str()), caller.and_then(|by| by.key.as_deref()));
     let latency_ms = took.as_micros() as f64 / 1000.0;
     macro_rules! line {

@@ -22,7 +22,7 @@ pub fn document() -> String {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
     });
-    let mut described = Described {
+    let mut described = DocumentBuilder {
         requests: settings.clone().for_deserialize().into_generator(),
         answers: settings.for_serialize().into_generator(),
         bodies: Object::new(),
@@ -37,7 +37,7 @@ pub fn document() -> String {
     }
     described.add_streams();
     described.answers.subschema_for::<ProblemBody<'static>>();
-    let Described { mut requests, mut answers, bodies, paths } = described;
+    let DocumentBuilder { mut requests, mut answers, bodies, paths } = described;
     let mut schemas = answers.take_definitions(false);
     let mut asked = requests.take_definitions(false);
     asked.extend(bodies);
@@ -81,14 +81,14 @@ pub fn document() -> String {
     serde_json::to_string_pretty(&document).unwrap_or_default()
 }
 
-struct Described {
+struct DocumentBuilder {
     requests: SchemaGenerator,
     answers: SchemaGenerator,
     bodies: Object,
     paths: Object,
 }
 
-impl Described {
+impl DocumentBuilder {
     /// Adds an operation at one of its paths.
     fn add(&mut self, row: &Row, name: &str, path: &str) {
         let about = &row.about;
@@ -157,7 +157,7 @@ impl Described {
         self.put(about.method.as_str(), path, &text, names, parameters, operation);
     }
 
-    /// Adds an operation with its responses; `names` is whether something that it names may be absent.
+    /// Adds an operation with its responses; with `names`, the request names something that may not exist, so that it can answer 404.
     fn put(
         &mut self,
         method: &str,
@@ -317,7 +317,7 @@ impl Described {
     }
 }
 
-/// The fields of a request that are not placed yet.
+/// The fields of a request that are not yet in the path, a header, the query or the body.
 struct Fields {
     properties: Object,
     required: Vec<Value>,
@@ -400,7 +400,7 @@ fn header_parameter(name: &str, text: Value) -> Value {
     })
 }
 
-/// `append_turns` as `AppendTurns`.
+/// `append_turns` becomes `AppendTurns`.
 fn camel(name: &str) -> String {
     let capital =
         |word: &str| word.get(..1).map(|first| first.to_uppercase() + &word[1..]).unwrap_or_default();
@@ -436,7 +436,7 @@ fn rename(fields: &mut Object, differ: &[String]) {
     }
 }
 
-/// Gives each variant of a tagged choice a schema of its own, and says which tag stands for which: generated clients
+/// Gives each variant of a tagged choice a schema of its own, and maps each tag to its variant: generated clients
 /// read the tag.
 fn discriminate(schemas: &mut Object, name: &str, tag: &str) {
     let Some(choice) = schemas.get_mut(name) else { return };

@@ -128,7 +128,7 @@ pub async fn no_such_method(method: Method, uri: Uri) -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "route.method",
-        format!("{path} does not answer {method}; see /openapi.json"),
+        format!("{path} does not support {method}; see /openapi.json"),
     )
 }
 

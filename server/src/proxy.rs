@@ -1,7 +1,7 @@
 //! A proxy in front of an MCP server over HTTP, which copies what passes.
 //!
 //! Requests and responses are streamed through as they come. A copy of each JSON-RPC message goes to a function that
-//! must not block; whatever becomes of it, the exchange goes on.
+//! must not block; if it fails, the exchange goes on.
 
 use crate::access::origin;
 use crate::config::Config;
@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::redaction::without_secrets;
+use everturn_formats::wire::sse::Parser;
 use flate2::write::MultiGzDecoder;
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -45,9 +46,9 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// A message that passed.
-pub struct Passed {
-    /// The MCP session, or the exchange if there is none: where ids of requests are unique.
+/// A message that passed through the proxy.
+pub struct PassedMessage {
+    /// The MCP session, or the exchange if there is none: ids of requests are unique within it.
     pub channel: String,
     /// Whether the client sent it.
     pub from_client: bool,
@@ -57,7 +58,7 @@ pub struct Passed {
     pub text: Vec<u8>,
 }
 
-/// A proxy that listens.
+/// A listening proxy.
 pub struct Proxy {
     listener: TcpListener,
     /// Address that it listens on.
@@ -68,17 +69,17 @@ pub struct Proxy {
 struct Shared {
     to: reqwest::Url,
     client: reqwest::Client,
-    tap: Box<dyn Fn(Passed) + Send + Sync>,
+    tap: Box<dyn Fn(PassedMessage) + Send + Sync>,
     exchanges: AtomicU64,
     config: Config,
 }
 
 impl Proxy {
-    /// Listens on this machine for requests to the server at a URL.
+    /// Listens on loopback, and passes requests on to the server at the URL `to`.
     pub fn bind(
         listen: SocketAddr,
         to: &str,
-        tap: impl Fn(Passed) + Send + Sync + 'static,
+        tap: impl Fn(PassedMessage) + Send + Sync + 'static,
     ) -> Result<Proxy, Error> {
         if !listen.ip().is_loopback() {
             let text = format!(
@@ -100,7 +101,7 @@ impl Proxy {
         let client = client.build().map_err(|e| wrong(&e))?;
         let cannot = |e: std::io::Error| {
             let text = format!(
-                "cannot listen on {listen}: {e}; choose another with --listen, port 0 picks a free one"
+                "cannot listen on {listen}: {e}; choose another address with --listen; port 0 picks a free one"
             );
             Error::invalid("serve.listen", text)
         };
@@ -148,11 +149,11 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     };
     let mut headers = passed_on(&parts.headers);
     headers.remove(HOST);
-    // What is compressed costs time on a machine's own network, and the record would have to know every encoding.
+    // Compression costs time on the machine's own network, and the copy would have to be expanded in every encoding.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let mut upstream =
         shared.client.request(parts.method.clone(), target(&shared.to, &parts.uri)).headers(headers);
-    // A body of unknown length where there is none is refused by some servers.
+    // Some servers refuse a chunked body on a request that has none.
     if parts.headers.contains_key("content-length") || parts.headers.contains_key("transfer-encoding") {
         upstream = upstream.body(reqwest::Body::wrap_stream(copied));
     }
@@ -162,7 +163,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let channel = session(&parts.headers).or(given).unwrap_or_else(|| format!("exchange {exchange}"));
     let text = std::mem::take(&mut *sent.lock());
     if !text.is_empty() {
-        (shared.tap)(Passed { channel: channel.clone(), from_client: true, at, text });
+        (shared.tap)(PassedMessage { channel: channel.clone(), from_client: true, at, text });
     }
     let answer = match answer {
         Ok(answer) => answer,
@@ -176,24 +177,25 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
         .get(CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())
         .is_some_and(|kind| kind.starts_with("text/event-stream"));
-    // Some servers compress whatever they are asked for.
+    // Some servers compress in spite of `identity`.
     let encoding = answer.headers().get(CONTENT_ENCODING).and_then(|encoding| encoding.to_str().ok());
     let is_gzip = encoding.is_some_and(|encoding| {
         encoding.eq_ignore_ascii_case("gzip") || encoding.eq_ignore_ascii_case("x-gzip")
     });
     let gzip = is_gzip.then(|| MultiGzDecoder::new(Vec::new()));
     let (status, headers) = (answer.status(), passed_on(answer.headers()));
-    let copy = Copy { shared, channel, is_stream, gzip, buffer: Vec::new() };
+    let events = is_stream.then(|| Parser::new(COPY_BYTES_MAX));
+    let copy = Copy { shared, channel, events, gzip, message: Vec::new() };
     let body = Tee { stream: Box::pin(answer.bytes_stream()), copy };
     let mut response = Body::from_stream(body).into_response();
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     response
 }
 
-/// The URL behind the proxy: the server's own for its root, with the path and query of the request.
+/// URL of the server for a request: its own for the root, else below it, with the query of the request.
 fn target(to: &reqwest::Url, asked: &axum::http::Uri) -> reqwest::Url {
     let mut url = to.clone();
-    // A client that was given the path as well means the same.
+    // Some clients repeat the path of the server's URL.
     if asked.path() != "/" && asked.path() != to.path() {
         url.set_path(&format!("{}{}", to.path().trim_end_matches('/'), asked.path()));
     }
@@ -213,7 +215,7 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
 }
 
 fn copy(into: &mut Vec<u8>, piece: &[u8]) {
-    // One that is too long is cut, and says nothing to whoever reads it.
+    // A message that is too long is cut, so that it does not parse and is not recorded.
     let room = COPY_BYTES_MAX - into.len().min(COPY_BYTES_MAX);
     into.extend_from_slice(&piece[..piece.len().min(room)]);
 }
@@ -240,64 +242,48 @@ impl Stream for Tee {
 struct Copy {
     shared: Arc<Shared>,
     channel: String,
-    is_stream: bool,
+    /// Reads the events, if the response is a stream of them.
+    events: Option<Parser>,
     gzip: Option<MultiGzDecoder<Vec<u8>>>,
-    buffer: Vec<u8>,
+    /// The message, if it is not.
+    message: Vec<u8>,
 }
 
 impl Copy {
     fn take(&mut self, piece: &[u8]) {
-        match &mut self.gzip {
-            None => copy(&mut self.buffer, piece),
-            Some(gzip) => {
-                for part in piece.chunks(GZIP_STEP) {
-                    // What cannot be expanded says nothing to whoever reads the copy.
-                    let _ = gzip.write_all(part).and_then(|()| gzip.flush());
-                    copy(&mut self.buffer, &std::mem::take(gzip.get_mut()));
-                }
-            }
+        let Some(mut gzip) = self.gzip.take() else { return self.read(piece) };
+        for part in piece.chunks(GZIP_STEP) {
+            // Bytes that cannot be expanded are missing from the copy only.
+            let _ = gzip.write_all(part).and_then(|()| gzip.flush());
+            self.read(&std::mem::take(gzip.get_mut()));
         }
-        while self.is_stream
-            && let Some((event, rest)) = event(&self.buffer)
-        {
-            let (data, rest) = (data(&self.buffer[..event]), self.buffer.split_off(rest));
-            self.buffer = rest;
-            self.pass(data);
+        self.gzip = Some(gzip);
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        let Some(parser) = &mut self.events else { return copy(&mut self.message, bytes) };
+        let mut events = Vec::new();
+        if parser.feed(bytes, &mut events).is_err() {
+            // An event that is too long or not UTF-8 is missing from the copy; those that follow may be good.
+            *parser = Parser::new(COPY_BYTES_MAX);
+        }
+        for event in events {
+            self.pass(event.data.into_bytes());
         }
     }
 
     fn pass(&self, text: Vec<u8>) {
         if !text.is_empty() {
             let channel = self.channel.clone();
-            (self.shared.tap)(Passed { channel, from_client: false, at: Instant::now(), text });
+            (self.shared.tap)(PassedMessage { channel, from_client: false, at: Instant::now(), text });
         }
     }
 }
 
-/// Also a client that goes away ends a response.
+/// A response also ends when its client goes away.
 impl Drop for Copy {
     fn drop(&mut self) {
-        if !self.is_stream {
-            let text = std::mem::take(&mut self.buffer);
-            self.pass(text);
-        }
+        let text = std::mem::take(&mut self.message);
+        self.pass(text);
     }
-}
-
-/// End of the first event of a stream, and start of the next.
-fn event(bytes: &[u8]) -> Option<(usize, usize)> {
-    let ends = [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"].into_iter().filter_map(|end| {
-        let at = bytes.windows(end.len()).position(|window| window == end)?;
-        Some((at, at + end.len()))
-    });
-    ends.min()
-}
-
-/// The data of an event.
-fn data(event: &[u8]) -> Vec<u8> {
-    let lines = event.split(|byte| matches!(byte, b'\n' | b'\r'));
-    let data = lines
-        .filter_map(|line| line.strip_prefix(b"data:"))
-        .map(|line| line.strip_prefix(b" ").unwrap_or(line));
-    data.collect::<Vec<_>>().join(&b'\n')
 }

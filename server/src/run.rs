@@ -14,13 +14,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Maximum time that a start waits for a command that has the file open for writing.
 const OWNER_PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between two looks at the file. Its lock does not announce that it is free.
+/// Pause between two attempts to lock the file: nothing announces that it is free.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Longest time for closing the store, beyond that for running requests.
+/// Maximum time for closing the store, after the time that running requests get.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
 /// The started server.
-pub struct Started {
+pub struct StartedServer {
     /// Address that it listens on.
     pub address: SocketAddr,
     /// Whether it terminates TLS itself.
@@ -36,7 +36,7 @@ pub struct Started {
 }
 
 /// Serves until SIGINT or SIGTERM. `store` is the URL to open; `started` is called once the port is open.
-pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> Result<(), Error> {
+pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&StartedServer)) -> Result<(), Error> {
     let environment = |name: &str| std::env::var(name).ok();
     let config = settings.config(&environment)?;
     let telemetry = settings.telemetry()?;
@@ -79,7 +79,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         let page = Some(page_url(server.address, tls));
         let sharing =
             file.and_then(|file| socket::share(server.app.clone(), &file, page, socket::Tenure::Lasting));
-        started(&Started { address: server.address, tls, open: server.open, jwt, read_only, models });
+        started(&StartedServer { address: server.address, tls, open: server.open, jwt, read_only, models });
         let served = serve(server, stop).await;
         drop(sharing);
         served.map(|()| telling)
@@ -128,9 +128,7 @@ fn end_within(time: Duration) {
             if tokio::time::timeout(time, signalled).await.is_ok() {
                 std::process::exit(SECOND_SIGNAL);
             }
-            tracing::warn!(
-                "the store did not close in time; what it still had to do is left to the next start"
-            );
+            tracing::warn!("the store did not close in time; the next start finishes the rest");
             std::process::exit(1);
         })
     };

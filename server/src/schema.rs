@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Simplifies a schema: constants that are described one by one become a plain `enum`, and what may be anything
+/// Simplifies a schema: constants that are described one by one become a plain `enum`, and a schema that accepts anything
 /// is `{}`.
 pub fn simplify(schema: &mut Value) {
     match schema {

@@ -48,7 +48,7 @@ impl Server {
             let taken = e.kind() == std::io::ErrorKind::AddrInUse;
             let why = if taken { "another program listens there".to_string() } else { e.to_string() };
             let text = format!(
-                "cannot listen on {listen}: {why}; choose another with --listen, port 0 picks a free one"
+                "cannot listen on {listen}: {why}; choose another address with --listen; port 0 picks a free one"
             );
             Error::invalid("serve.listen", text)
         };
@@ -76,8 +76,7 @@ fn check_exposure(app: &App) -> Result<(), Error> {
     }
     if config.tls.is_none() && !config.behind_tls_proxy {
         missing.push(
-            "keys would travel unencrypted; give a certificate with --tls-cert and --tls-key, or say \
-             --behind-tls-proxy if a proxy in front speaks TLS",
+            "keys would travel unencrypted; give a certificate with --tls-cert and --tls-key, or pass --behind-tls-proxy if a proxy in front speaks TLS",
         );
     }
     if missing.is_empty() {

@@ -4,7 +4,7 @@ mod read;
 mod table;
 
 pub use read::{Environment, OpenEmbedder};
-pub use table::{KNOWN, Known, Shape};
+pub use table::{SETTINGS, Setting, ValueType};
 
 pub use everturn_core::redaction::without_password;
 
@@ -79,23 +79,23 @@ impl Settings {
         flags: Vec<Flag>,
     ) -> Result<Settings, Error> {
         let mut settings = Settings::default();
-        for known in KNOWN.iter().filter(|known| !known.default.is_empty()) {
-            settings.set(known.key, known.parse(known.default, known.key)?, Origin::Default);
+        for setting in SETTINGS.iter().filter(|setting| !setting.default.is_empty()) {
+            settings.set(setting.key, setting.parse(setting.default, setting.key)?, Origin::Default);
         }
         if let Some((path, text)) = file {
             settings.add_file(&path, &text)?;
         }
-        for known in KNOWN.iter().filter(|known| !known.key.contains('*')) {
-            let names = [known.also.map(str::to_string), Some(known.variable())];
+        for setting in SETTINGS.iter().filter(|setting| !setting.key.contains('*')) {
+            let names = [setting.fallback_variable.map(str::to_string), Some(setting.variable())];
             for name in names.into_iter().flatten() {
                 if let Some(text) = environment(&name).filter(|text| !text.is_empty()) {
-                    settings.set(known.key, known.parse(&text, &name)?, Origin::Environment(name));
+                    settings.set(setting.key, setting.parse(&text, &name)?, Origin::Environment(name));
                 }
             }
         }
         for Flag { key, flag, value } in flags {
-            let known = table::find(key).ok_or_else(|| table::unknown(key, flag))?;
-            settings.set(key, known.parse(&value, flag)?, Origin::Flag(flag));
+            let setting = table::find(key).ok_or_else(|| table::unknown(key, flag))?;
+            settings.set(key, setting.parse(&value, flag)?, Origin::Flag(flag));
         }
         Ok(settings)
     }
@@ -108,8 +108,8 @@ impl Settings {
         flatten(String::new(), Value::Table(table), &mut found);
         for (key, value) in found {
             let place = path.display().to_string();
-            let known = table::find(&key).ok_or_else(|| table::unknown(&key, &place))?;
-            known.check(&value, &key, &place)?;
+            let setting = table::find(&key).ok_or_else(|| table::unknown(&key, &place))?;
+            setting.check(&value, &key, &place)?;
             self.set(&key, value, Origin::File(path.to_path_buf()));
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! The socket of the process that owns a store: other programs of the same user ask through it, so that one writer
-//! serves all of them.
+//! The socket of the process that owns a store: other programs of the same user send their requests through
+//! it, so that one writer serves all of them.
 //!
 //! It speaks the REST API, without keys: a program that can connect may read the file as well. Each request acts as
 //! admin of the tenant that it names. Only the user may enter the folder of the socket, and both sides check that; a
@@ -18,7 +18,7 @@ use axum::serve::Listener;
 use axum::{Extension, Json, Router};
 use everturn::model::{Configured, Endpoint, HttpModel, Kind, Secret};
 use everturn::{Swept, Tenant};
-use everturn_api::{Asker, Row, Threads, Work};
+use everturn_api::{Requester, Row, Threads, Work};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// the owner reaches, and only its user may say which.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum AskedModel {
+pub enum RequestedModel {
     /// A configured one.
     Named(String),
     /// A model at a server.
@@ -63,12 +63,12 @@ pub enum AskedModel {
     },
 }
 
-impl AskedModel {
-    /// The tenant, for a caller that brings this model.
+impl RequestedModel {
+    /// The tenant, with this model in place of the configured default.
     pub fn bring_to(self, tenant: &Tenant) -> Result<Tenant, Error> {
         let model = match self {
-            AskedModel::Named(name) => tenant.generations().model(Some(&name))?,
-            AskedModel::At { kind, base_url, model, api_key } => {
+            RequestedModel::Named(name) => tenant.generations().model(Some(&name))?,
+            RequestedModel::At { kind, base_url, model, api_key } => {
                 let api_key = api_key.map(Secret::new);
                 let endpoint = Endpoint { api_key, ..Endpoint::new(kind, base_url, model) };
                 Configured::new(Arc::new(HttpModel::new(endpoint)?))
@@ -81,9 +81,9 @@ impl AskedModel {
 /// Body of a request to `/asking/{operation}`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AskingModel {
+pub struct RequestWithModel {
     /// The model.
-    pub model: AskedModel,
+    pub model: RequestedModel,
     /// Arguments of the operation.
     pub arguments: Box<RawValue>,
 }
@@ -100,7 +100,7 @@ pub enum Tenure {
 impl Tenure {
     const ALL: [Tenure; 2] = [Tenure::Lasting, Tenure::Passing];
 
-    /// Name of the socket. A process that needs an owner that lasts tells them apart by it.
+    /// Name of the socket. It tells a process that needs a lasting owner which one it has found.
     fn name(self) -> &'static str {
         match self {
             Tenure::Lasting => "socket",
@@ -188,13 +188,13 @@ impl Listener for OwnConnections {
     }
 }
 
-/// A socket that is served until this is dropped, which ends the streams of its app as well.
-pub struct Sharing {
+/// Serves a socket until it is dropped, which also ends the streams of its app.
+pub struct ServedSocket {
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Sharing {
+impl Drop for ServedSocket {
     fn drop(&mut self) {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
@@ -207,8 +207,8 @@ impl Drop for Sharing {
 /// Serves the store in this file, which this process owns, to other programs of the same user. `None` with a warning
 /// if that is impossible: those are then refused, as they are by an owner without a socket.
 /// `page` is the address of this process, if it serves the page.
-pub fn share(app: Arc<App>, file: &Path, page: Option<String>, tenure: Tenure) -> Option<Sharing> {
-    let start = || -> io::Result<Sharing> {
+pub fn share(app: Arc<App>, file: &Path, page: Option<String>, tenure: Tenure) -> Option<ServedSocket> {
+    let start = || -> io::Result<ServedSocket> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (socket, listener) = {
             let _inside = runtime.enter();
@@ -232,7 +232,7 @@ pub fn share(app: Arc<App>, file: &Path, page: Option<String>, tenure: Tenure) -
             let _ = fs::remove_file(&socket);
             let _ = socket.parent().map(fs::remove_dir);
         })?;
-        Ok(Sharing { stop, thread: Some(thread) })
+        Ok(ServedSocket { stop, thread: Some(thread) })
     };
     match start() {
         Ok(sharing) => Some(sharing),
@@ -298,7 +298,7 @@ async fn ask_model(
     body: Body,
 ) -> Result<Response, Problem> {
     // The reason would show what is in the body: a key.
-    let asking: AskingModel = serde_json::from_str(&text(&app, body).await?)
+    let asking: RequestWithModel = serde_json::from_str(&text(&app, body).await?)
         .map_err(|_| Error::invalid("body.shape", "the model of the request cannot be read"))?;
     let tenant = asking.model.bring_to(&tenant(&app, &headers)?)?;
     answer(&name, tenant, asking.arguments.get().to_string()).await
@@ -315,15 +315,15 @@ async fn text(app: &App, body: Body) -> Result<String, Error> {
 async fn answer(name: &str, tenant: Tenant, arguments: String) -> Result<Response, Problem> {
     let row = Row::named(name)
         .ok_or_else(|| Error::not_found("route.unknown", "the owner of the store has no such tool"))?;
-    let asker = Asker::here(tenant);
+    let requester = Requester::here(tenant);
     let answer = match row.about.work {
         // It may wait for long, and a thread that waits would keep the store open when this process stops.
         Work::Quick => {
-            let asker = Asker { threads: Threads::Elsewhere(elsewhere), ..asker };
+            let requester = Requester { threads: Threads::Elsewhere(elsewhere), ..requester };
             let request = blocking(move || read_tool(row, &arguments)).await?;
-            request.run(asker, String::new()).await?.json
+            request.run(requester, String::new()).await?.json
         }
-        _ => blocking(move || run_tool(row, asker, &arguments)).await?,
+        _ => blocking(move || run_tool(row, requester, &arguments)).await?,
     };
     Ok(([(CONTENT_TYPE, "application/json")], answer).into_response())
 }

@@ -58,7 +58,7 @@ pub fn answer(app: &Arc<App>, frames: impl Frames) -> Response {
         // Buffering proxies would hold back live events.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    let lane = lanes::current().map(|errand| errand.lane.clone());
+    let lane = lanes::current().map(|request_lane| request_lane.lane.clone());
     let events = events(app.clone(), frames, lane.clone()).map(Ok::<_, Infallible>);
     let alive = KeepAlive::new().interval(app.config.heartbeat).text("still here");
     let bytes = Sse::new(events).keep_alive(alive).into_response().into_body().into_data_stream();

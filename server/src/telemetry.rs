@@ -33,21 +33,21 @@ pub struct Telemetry {
 }
 
 /// Running telemetry; flushes when it ends.
-pub struct Telling {
+pub struct TelemetryGuard {
     provider: Option<SdkTracerProvider>,
 }
 
 impl Telemetry {
     /// Starts telemetry for the whole process. Must be called inside a runtime that lives until
-    /// [`Telling::end`].
-    pub fn begin(&self) -> Result<Telling, Error> {
+    /// [`TelemetryGuard::end`].
+    pub fn begin(&self) -> Result<TelemetryGuard, Error> {
         let filter = self.filter()?;
         let lines = self.lines(std::io::stderr, std::io::stderr().is_terminal());
         let provider = self.otlp_endpoint.as_deref().map(|url| self.exporter(url)).transpose()?;
         let spans = provider.as_ref().map(layer);
         let begun = tracing_subscriber::registry().with(lines.with_filter(filter)).with(spans).try_init();
         begun.map_err(|e| Error::internal("telemetry", format!("logging cannot start: {e}")))?;
-        Ok(Telling { provider })
+        Ok(TelemetryGuard { provider })
     }
 
     fn filter(&self) -> Result<EnvFilter, Error> {
@@ -100,7 +100,10 @@ impl Telemetry {
     }
 
     /// The same without changing the process: lines go to `writer`. For tests.
-    pub fn subscriber<W>(&self, writer: W) -> Result<(impl Subscriber + Send + Sync + use<W>, Telling), Error>
+    pub fn subscriber<W>(
+        &self,
+        writer: W,
+    ) -> Result<(impl Subscriber + Send + Sync + use<W>, TelemetryGuard), Error>
     where
         W: for<'w> fmt::MakeWriter<'w> + Send + Sync + 'static,
     {
@@ -108,7 +111,7 @@ impl Telemetry {
         let spans = provider.as_ref().map(layer);
         let lines = self.lines(writer, false).with_filter(self.filter()?);
         let subscriber = Registry::default().with(lines).with(spans);
-        Ok((subscriber, Telling { provider }))
+        Ok((subscriber, TelemetryGuard { provider }))
     }
 }
 
@@ -126,7 +129,7 @@ where
     layer.with_location(false).with_threads(false).with_filter(exported).boxed()
 }
 
-impl Telling {
+impl TelemetryGuard {
     /// Flushes. Blocks.
     pub fn end(self) {
         if let Some(Err(error)) = self.provider.map(|provider| provider.shutdown()) {

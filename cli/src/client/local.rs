@@ -1,15 +1,15 @@
 //! A local store, opened by this process.
 
 use super::Updates;
-use super::owner::Door;
+use super::owner::OwnerSocket;
 use everturn::model::wait;
 use everturn::{Behind, Everturn, RecallOptions, Recalled, Subscription, Tenant, Update};
 use everturn_api::recall::Recall;
-use everturn_api::{Asker, Operation};
+use everturn_api::{Operation, Requester};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
-use everturn_server::socket::AskedModel;
+use everturn_server::socket::RequestedModel;
 use everturn_views::recall::Mode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A tenant of a local store.
 pub struct Local {
     /// The socket through which others use the store. Closed first.
-    _door: Option<Door>,
+    _owner_socket: Option<OwnerSocket>,
     pub store: Everturn,
     pub tenant: Tenant,
 }
@@ -39,15 +39,15 @@ impl Local {
     pub fn new(
         store: Everturn,
         tenant: &str,
-        door: Option<Door>,
-        model: Option<AskedModel>,
+        owner_socket: Option<OwnerSocket>,
+        model: Option<RequestedModel>,
     ) -> Result<Local, Error> {
         let tenant = store.tenant(tenant)?;
         let tenant = match model {
             Some(model) => model.bring_to(&tenant)?,
             None => tenant,
         };
-        Ok(Local { tenant, store, _door: door })
+        Ok(Local { tenant, store, _owner_socket: owner_socket })
     }
 
     /// Runs an operation on this thread.
@@ -56,8 +56,9 @@ impl Local {
         operation: O,
         progress: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<O::Answer, Error> {
-        let asker = Asker { progress: Some(Arc::new(progress)), ..Asker::here(self.tenant.clone()) };
-        wait(operation.run(&asker))
+        let requester =
+            Requester { progress: Some(Arc::new(progress)), ..Requester::here(self.tenant.clone()) };
+        wait(operation.run(&requester))
     }
 
     /// Recalls, after indexing everything.
@@ -110,17 +111,17 @@ impl Local {
 
     pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
         let updates = self.tenant.conversation(id).subscribe(from_seq.saturating_sub(1))?;
-        Ok(Box::new(Following { tenant: self.tenant.clone(), id, updates }))
+        Ok(Box::new(LocalUpdates { tenant: self.tenant.clone(), id, updates }))
     }
 }
 
-struct Following {
+struct LocalUpdates {
     tenant: Tenant,
     id: ConversationId,
     updates: Subscription,
 }
 
-impl Updates for Following {
+impl Updates for LocalUpdates {
     fn next(&mut self) -> Result<Option<Update>, Error> {
         loop {
             match self.updates.recv()? {

@@ -1,9 +1,9 @@
-//! A local store for writing, which another process may own: then that one is asked, through its socket. When it
-//! ends, another takes its place, be it this process.
+//! A local store for writing, which another process may own: requests then go to that process, through its socket. When it
+//! ends, another one owns the store, possibly this one.
 
 use super::{Client, Local, OpenFile, Remote};
 use everturn::{Everturn, ImportOptions, Imported, Options, SystemWorld, Tenant, World, store_file};
-use everturn_api::given::Given;
+use everturn_api::decode::RawRequest;
 use everturn_api::{About, Operation, Row};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
@@ -11,8 +11,8 @@ use everturn_core::asset::Asset;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
 use everturn_core::json::quote;
-use everturn_server::socket::{self, AskedModel, Sharing, Tenure};
-use everturn_server::{App, Asked, Config, SharedStore};
+use everturn_server::socket::{self, RequestedModel, ServedSocket, Tenure};
+use everturn_server::{App, Config, SharedStore, ToolDispatch};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 /// Maximum time that a command waits for another one that is writing: long enough for a loop of appends in two
 /// shells.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Pause between two looks at the lock and the socket. Neither announces a change.
+/// Pause between two checks of the lock and the socket: neither announces a change.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Time after which a command that owns the store lets others use it: most end before anybody waits for them.
+/// Time after which a command that owns the store lets others use it: most commands end sooner.
 const SHARED_AFTER: Duration = Duration::from_millis(200);
 /// Maximum time that a command waits at its end for requests of others. They go on at the next owner.
 const PASSING_SHUTDOWN: Duration = Duration::from_secs(2);
-/// Number of owners that a request is sent to, one after the other ended.
+/// Maximum number of owners that a request is sent to, each after the one before has ended.
 const OWNERS_MAX: usize = 5;
 
 /// A local store, and how to open it.
@@ -42,22 +42,22 @@ pub struct LocalStore {
     /// Settings of the socket through which others use the store while this process owns it.
     pub shared: Option<Config>,
     pub tenure: Tenure,
-    /// Whether to wait for an owner that will end soon, rather than to go through it.
+    /// Whether to wait for an owner that will end soon, rather than to use its socket.
     pub alone: bool,
     /// The model that operations ask, in place of the configured default.
-    pub model: Option<AskedModel>,
+    pub model: Option<RequestedModel>,
 }
 
 /// A local store for writing.
-pub enum Reached {
+pub enum WritableStore {
     /// This process owns it now.
     Here(Box<Everturn>),
-    /// Another process owns it, and is asked.
-    Through(Remote, Owned),
+    /// Another process owns it; requests go to that process.
+    Through(Remote, OwnedError),
 }
 
 /// The error that names the owner of a store.
-pub struct Owned(pub Error);
+pub struct OwnedError(pub Error);
 
 impl LocalStore {
     fn file(&self) -> Result<Option<PathBuf>, Error> {
@@ -65,7 +65,7 @@ impl LocalStore {
     }
 
     /// Serves the store, which this process owns now, to others: a command only once it has run for a while.
-    fn share(&self, store: &Everturn) -> Result<Option<Door>, Error> {
+    fn share(&self, store: &Everturn) -> Result<Option<OwnerSocket>, Error> {
         let Some((mut config, file)) = self.shared.clone().zip(self.file()?) else { return Ok(None) };
         let tenure = self.tenure;
         if tenure == Tenure::Passing {
@@ -74,30 +74,33 @@ impl LocalStore {
         let store = store.clone();
         let open = move || socket::share(Arc::new(App::new(store, config)), &file, None, tenure);
         Ok(match tenure {
-            Tenure::Lasting => open().map(|sharing| Door::Open { _sharing: sharing }),
-            Tenure::Passing => Later::start(open).map(|later| Door::Later { _later: later }),
+            Tenure::Lasting => open().map(|sharing| OwnerSocket::Open { _sharing: sharing }),
+            Tenure::Passing => DelayedSocket::start(open).map(|later| OwnerSocket::Delayed { _later: later }),
         })
     }
 
     /// The client of a store that this process owns now.
     pub fn here(&self, store: Everturn) -> Result<Client, Error> {
-        let door = self.share(&store)?;
-        Ok(Client::Local(Box::new(Local::new(store, &self.tenant, door, self.model.clone())?)))
+        let owner_socket = self.share(&store)?;
+        Ok(Client::Local(Box::new(Local::new(store, &self.tenant, owner_socket, self.model.clone())?)))
     }
 
-    /// Opens the store, or finds its owner. Waits for a process that owns it and has no socket, or is no owner to go
-    /// through.
-    pub fn reach(&self, patience: Duration) -> Result<Reached, Error> {
+    /// Opens the store, or finds its owner. Waits for a process that owns it and has no socket, or whose socket is not to be
+    /// used.
+    pub fn reach(&self, patience: Duration) -> Result<WritableStore, Error> {
         let until = Instant::now() + patience;
         loop {
             let owned = match Everturn::open_with(&self.url, self.options.clone()) {
                 Err(error) if error.is(code::STORE_OWNED) => error,
-                opened => return opened.map(|store| Reached::Here(Box::new(store))),
+                opened => return opened.map(|store| WritableStore::Here(Box::new(store))),
             };
             let has_waited = Instant::now() >= until;
             match self.file()?.and_then(|file| socket::find(&file)) {
                 Some((socket, tenure)) if has_waited || !self.alone || tenure == Tenure::Lasting => {
-                    return Ok(Reached::Through(Remote::through(&socket, &self.tenant)?, Owned(owned)));
+                    return Ok(WritableStore::Through(
+                        Remote::through(&socket, &self.tenant)?,
+                        OwnedError(owned),
+                    ));
                 }
                 None if has_waited => return Err(owned),
                 _ => {}
@@ -107,38 +110,38 @@ impl LocalStore {
     }
 
     /// As [`LocalStore::reach`], with the usual patience.
-    pub fn open(&self) -> Result<Reached, Error> {
+    pub fn open(&self) -> Result<WritableStore, Error> {
         self.reach(PATIENCE)
     }
 }
 
 /// The socket through which others use a store, until this is dropped.
-pub enum Door {
-    Open { _sharing: Sharing },
-    Later { _later: Later },
+pub enum OwnerSocket {
+    Open { _sharing: ServedSocket },
+    Delayed { _later: DelayedSocket },
 }
 
 /// A socket that is opened once the command has run for a while.
-pub struct Later {
+pub struct DelayedSocket {
     ended: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Later {
+impl DelayedSocket {
     /// `None` if no thread could be started: others are then refused.
-    fn start(open: impl FnOnce() -> Option<Sharing> + Send + 'static) -> Option<Later> {
+    fn start(open: impl FnOnce() -> Option<ServedSocket> + Send + 'static) -> Option<DelayedSocket> {
         let (ended, end) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("everturn-door".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("everturn-socket".into()).spawn(move || {
             if end.recv_timeout(SHARED_AFTER) == Err(RecvTimeoutError::Timeout) {
                 let _sharing = open();
                 let _ = end.recv();
             }
         });
-        Some(Later { ended: Some(ended), thread: Some(thread.ok()?) })
+        Some(DelayedSocket { ended: Some(ended), thread: Some(thread.ok()?) })
     }
 }
 
-impl Drop for Later {
+impl Drop for DelayedSocket {
     fn drop(&mut self) {
         self.ended.take();
         if let Some(thread) = self.thread.take() {
@@ -148,7 +151,7 @@ impl Drop for Later {
     }
 }
 
-/// Whether a request may be sent to the next owner: it never left, or a second time is as good as once.
+/// Whether a request may be sent to the next owner: it was never sent, or repeating it changes nothing.
 fn may_repeat(error: &Error, repeatable: bool) -> bool {
     match error.code() {
         code::OWNER_GONE => true,
@@ -157,14 +160,14 @@ fn may_repeat(error: &Error, repeatable: bool) -> bool {
     }
 }
 
-/// The arguments of an operation, with a key that makes it happen once however often it is sent.
+/// The arguments of an operation, with an idempotency key, so that it may be sent again.
 fn with_key(about: &About, arguments: String) -> Result<String, Error> {
     if !about.once {
         return Ok(arguments);
     }
     let mut fields: BTreeMap<&str, &RawValue> = match serde_json::from_str(&arguments) {
         Ok(fields) => fields,
-        // Not an object: whoever runs it says so.
+        // Not an object: the operation will refuse it.
         Err(_) => return Ok(arguments),
     };
     if fields.get("idempotency_key").is_some_and(|key| key.get() != "null") {
@@ -184,12 +187,12 @@ fn with_key(about: &About, arguments: String) -> Result<String, Error> {
 /// A store that another process owned when it was opened.
 pub struct Owner {
     local: LocalStore,
-    owned: Mutex<Owned>,
+    owned: Mutex<OwnedError>,
     now: Mutex<Arc<Client>>,
 }
 
 impl Owner {
-    pub fn new(local: LocalStore, remote: Remote, owned: Owned) -> Owner {
+    pub fn new(local: LocalStore, remote: Remote, owned: OwnedError) -> Owner {
         let now = Mutex::new(Arc::new(Client::Remote(Box::new(remote))));
         Owner { local, owned: Mutex::new(owned), now }
     }
@@ -232,13 +235,12 @@ impl Owner {
         }
     }
 
-    /// The error for an owner that cannot be told which model to ask.
+    /// The error for an owner that accepts no model with a request.
     fn is_older(&self) -> Error {
         let owned = self.owned.lock();
         let owned = owned.0.text().split(';').next().unwrap_or_default();
         let text = format!(
-            "{owned}, and is of an earlier version, which asks its own models only; start that process again, or leave \
-             --base-url and --model out"
+            "{owned}, and is of an earlier version, which asks only its own models; restart that process, or leave --base-url and --model out"
         );
         Error::busy(code::STORE_OWNED, text)
     }
@@ -246,8 +248,8 @@ impl Owner {
     /// Moves on to the next owner, which may be this process.
     fn next(&self) -> Result<(), Error> {
         let next = match self.local.open()? {
-            Reached::Here(store) => self.local.here(*store)?,
-            Reached::Through(remote, owned) => {
+            WritableStore::Here(store) => self.local.here(*store)?,
+            WritableStore::Through(remote, owned) => {
                 *self.owned.lock() = owned;
                 Client::Remote(Box::new(remote))
             }
@@ -291,7 +293,7 @@ impl Owner {
     }
 }
 
-/// An operation that happens once, however often it is sent.
+/// The operation with an idempotency key, so that it may be sent again.
 fn once<O: Operation>(operation: O) -> Result<O, Error> {
     if !O::ABOUT.once {
         return Ok(operation);
@@ -301,17 +303,17 @@ fn once<O: Operation>(operation: O) -> Result<O, Error> {
     };
     let text = serde_json::to_string(&operation).map_err(|e| unwritten(&e))?;
     let text = with_key(&O::ABOUT, text)?;
-    Given { body: &text, ..Given::default() }.read().map_err(|wrong| unwritten(&wrong.text))
+    RawRequest { body: &text, ..RawRequest::default() }.read().map_err(|wrong| unwritten(&wrong.text))
 }
 
-/// The store of `everturn mcp`: this process owns it and serves its socket, or reads beside the owner.
+/// The store of `everturn mcp`: this process owns it and serves its socket, or another does and this one only reads it.
 pub struct McpStore {
     local: LocalStore,
     role: Mutex<Role>,
 }
 
 enum Role {
-    Owner { store: Everturn, _door: Option<Door> },
+    Owner { store: Everturn, _owner_socket: Option<OwnerSocket> },
     Beside { reader: Everturn, owner: Arc<Remote> },
 }
 
@@ -360,10 +362,10 @@ impl McpStore {
 }
 
 impl Role {
-    fn of(reached: Reached, local: &LocalStore) -> Result<Role, Error> {
+    fn of(reached: WritableStore, local: &LocalStore) -> Result<Role, Error> {
         Ok(match reached {
-            Reached::Here(store) => Role::Owner { _door: local.share(&store)?, store: *store },
-            Reached::Through(owner, _) => {
+            WritableStore::Here(store) => Role::Owner { _owner_socket: local.share(&store)?, store: *store },
+            WritableStore::Through(owner, _) => {
                 let options = Options { read_only: true, ..local.options.clone() };
                 Role::Beside { reader: Everturn::open_with(&local.url, options)?, owner: Arc::new(owner) }
             }
@@ -387,22 +389,22 @@ impl SharedStore for McpStore {
             .expect("the name was checked when the store was opened")
     }
 
-    fn ask(&self, tool: &'static Row, arguments: String) -> Asked {
-        let Some(owner) = self.owner() else { return Asked::Here(self.tenant(), arguments) };
+    fn ask(&self, tool: &'static Row, arguments: String) -> ToolDispatch {
+        let Some(owner) = self.owner() else { return ToolDispatch::Here(self.tenant(), arguments) };
         if tool.about.role == KeyRole::Reader {
             if !owner.is_there() {
-                // Reading needs no owner, but somebody has to index and sweep. If it fails, the next request tries.
+                // Reading needs no owner, but indexing and sweeping do. If this fails, the next request tries again.
                 let _ = self.next_owner(&owner, Duration::ZERO);
             }
-            return Asked::Here(self.tenant(), arguments);
+            return ToolDispatch::Here(self.tenant(), arguments);
         }
         let arguments = match with_key(&tool.about, arguments) {
             Ok(arguments) => arguments,
-            Err(error) => return Asked::Answered(Err(error)),
+            Err(error) => return ToolDispatch::Answered(Err(error)),
         };
         match self.ask_owner(tool, &arguments) {
-            Some(answer) => Asked::Answered(answer),
-            None => Asked::Here(self.tenant(), arguments),
+            Some(answer) => ToolDispatch::Answered(answer),
+            None => ToolDispatch::Here(self.tenant(), arguments),
         }
     }
 }

@@ -7,14 +7,14 @@ mod transfer;
 use super::Updates;
 use crate::output::Failure;
 use everturn::{Format, ImportOptions, Imported, Recalled, Swept};
+use everturn_api::encode::EncodedRequest;
 use everturn_api::recall::Recall;
-use everturn_api::sent::Sent;
 use everturn_api::{About, Method, Operation};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::id::ConversationId;
-use everturn_server::socket::{AskedModel, AskingModel};
-use follow::Following;
+use everturn_server::socket::{RequestWithModel, RequestedModel};
+use follow::RemoteUpdates;
 use http::Server;
 use serde_json::{Map, Value};
 use std::io::{BufRead, Write};
@@ -46,21 +46,21 @@ impl Remote {
         self.server.is_there()
     }
 
-    /// Calls a tool of the owner: its answer as it was sent.
+    /// Calls a tool of the owner, and returns its answer byte for byte.
     pub fn tool(&self, name: &str, arguments: &str) -> Result<Vec<u8>, Error> {
         let request = self.server.over_socket(&format!("/tools/{name}"));
         Ok(request.json(arguments.to_string()).text()?.into_bytes())
     }
 
-    /// Has the owner run an operation that asks this model. `None` if it cannot, being of an earlier version.
+    /// Has the owner run an operation with this model. `None` if it is of an earlier version, which cannot.
     pub fn call_asking<O: Operation>(
         &self,
         operation: &O,
-        model: AskedModel,
+        model: RequestedModel,
     ) -> Result<Option<O::Answer>, Error> {
         let unwritten = |e| Error::internal("request.json", format!("a request cannot be written: {e}"));
         let arguments = serde_json::value::to_raw_value(operation).map_err(unwritten)?;
-        let asking = serde_json::to_string(&AskingModel { model, arguments }).map_err(unwritten)?;
+        let asking = serde_json::to_string(&RequestWithModel { model, arguments }).map_err(unwritten)?;
         match self.server.over_socket(&format!("/asking/{}", O::ABOUT.name)).json(asking).text() {
             Err(error) if error.is("server.foreign") => Ok(None),
             answer => self.server.read(&answer?).map(Some),
@@ -83,8 +83,8 @@ impl Remote {
     }
 
     pub fn call<O: Operation>(&self, operation: &O) -> Result<O::Answer, Error> {
-        let Sent { path, query, idempotency_key, if_match, body } = Sent::new(operation)?;
-        // `.` and `..` cannot be sent as path segments, however they are escaped.
+        let EncodedRequest { path, query, idempotency_key, if_match, body } = EncodedRequest::new(operation)?;
+        // `.` and `..` cannot be path segments of a URL, even escaped.
         if let Some(part) = path.iter().find(|part| matches!(part.as_str(), "" | "." | "..")) {
             let text = format!("something named {part:?} cannot be reached over HTTP; choose another name");
             return Err(Error::invalid("url.name", text));
@@ -138,7 +138,7 @@ impl Remote {
 
     /// Follows a conversation, across restarts of the server.
     pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
-        Ok(Box::new(Following::new(self.server.clone(), id, from_seq)?))
+        Ok(Box::new(RemoteUpdates::new(self.server.clone(), id, from_seq)?))
     }
 
     pub fn export(

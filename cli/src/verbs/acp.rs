@@ -64,7 +64,7 @@ pub fn run(args: &Args, verb: &Acp) -> Result<(), Failure> {
     relay::end_as(status)
 }
 
-/// Writes down what the listener hears. A failure is reported once, and what passes goes on.
+/// Records the messages that pass. A failure is reported once and does not stop them.
 struct AcpRecorder {
     args: Args,
     listener: AcpListener,
@@ -80,7 +80,7 @@ struct AcpRecorder {
 /// A session that is being recorded.
 struct RecordedSession {
     id: ConversationId,
-    /// The assistant turn that is being spoken, once some of its text is in the store.
+    /// The open assistant turn, once some of its text is in the store.
     open: Option<TurnId>,
     /// Its text that is not there yet.
     text: String,
@@ -101,7 +101,7 @@ impl AcpRecorder {
     }
 
     fn run(&mut self, lines: &PassedLines) {
-        // Opened before it is needed: that takes a moment.
+        // Opened before it is needed, because that takes a moment.
         self.write();
         loop {
             let timeout = (!self.backlog.is_empty()).then_some(RETRY);
@@ -137,7 +137,7 @@ impl AcpRecorder {
         self.backlog.extend(steps.into_iter().take(room));
     }
 
-    /// Writes what waits, if the store can be opened.
+    /// Writes the waiting steps, if the store can be opened.
     fn write(&mut self) {
         if self.store.is_none() && self.tried.is_none_or(|tried| tried.elapsed() >= RETRY) {
             match open::sharing(&self.args) {
@@ -160,7 +160,7 @@ impl AcpRecorder {
             return self.begin(store, session, began);
         }
         if !self.sessions.contains_key(&session) {
-            // Its beginning passed unheard.
+            // Its beginning was not recorded.
             let began = AcpStart {
                 is_new: false,
                 agent: self.listener.agent(),
@@ -257,11 +257,11 @@ impl AcpRecorder {
             }
             Ok(())
         };
-        // Without a thread, or once the store is gone, the editor is told nothing; what it needs passes all the same.
+        // Without a thread, or once the store is gone, the editor gets no notices; the agent's messages pass all the same.
         let _ = thread::Builder::new().name("acp-follow".into()).spawn(tell);
     }
 
-    /// Writes text of turns that are being spoken. What fails here is in the turn when it is whole.
+    /// Writes text of open turns. Text that cannot be written now is in the turn once it is complete.
     fn write_text(&mut self) {
         let Some(store) = &self.store else { return };
         for session in self.sessions.values_mut().filter(|session| !session.text.is_empty()) {
@@ -298,8 +298,8 @@ fn known(store: &Client, agent: &str, session: &str) -> Result<Option<Conversati
     Ok(known)
 }
 
-/// Ends the turn that was being spoken with the whole message. If the process that held it has ended meanwhile, the turn was
-/// cut off there, and the message takes its place.
+/// Ends the open turn with the complete message. If the process that held it open has ended, the turn was interrupted, and
+/// the message supersedes it.
 fn finish(store: &Client, id: ConversationId, spoken: TurnId, whole: TurnInput) -> Result<(), Error> {
     let Err(_) = store.call(CommitTurn { turn: spoken, last: whole.clone() }) else { return Ok(()) };
     match store.call(GetTurn { turn: spoken, conversation: None }).map(|turn| turn.status) {
@@ -312,7 +312,7 @@ fn finish(store: &Client, id: ConversationId, spoken: TurnId, whole: TurnInput) 
     }
 }
 
-/// Gives up what an earlier run waited for: the agent asks and calls anew.
+/// Gives up the calls and approvals that an earlier run waited for: the agent makes them anew.
 fn give_up(store: &Client, id: ConversationId) -> Result<(), Error> {
     const REASON: &str = "the agent was started anew";
     let state = store.call(GetState { conversation: id.into(), at: None })?;
@@ -367,7 +367,7 @@ fn prompts(store: &Client, id: ConversationId) -> Result<usize, Error> {
     }
 }
 
-/// The part of a repeated session that comes after this many prompts: someone went on with it elsewhere.
+/// The part of a repeated session after this many prompts: it was continued elsewhere.
 fn unrecorded(replay: Vec<AcpTurn>, prompts: usize) -> impl Iterator<Item = AcpTurn> {
     let mut seen = 0;
     replay.into_iter().skip_while(move |said| {

@@ -121,14 +121,14 @@ fn empty() -> Error {
     Error::invalid("append.empty", text)
 }
 
-/// Id of the call that a tool's text answers: the named one, which must wait, else the only one that does. `None` if
-/// none does.
+/// Id of the call that a tool's text answers: the named one, which must be pending, else the only pending one. `None` if
+/// there is none.
 fn answered_call(
     store: &Client,
     conversation: ConversationId,
     verb: &Append,
 ) -> Result<Option<String>, Failure> {
-    // A repeated request must be the same, and the call waits only the first time.
+    // A repeated request must be the same, and the call is pending only the first time.
     if verb.idempotency_key.is_some() {
         return Ok(verb.tool_call_id.clone());
     }
@@ -168,13 +168,13 @@ fn answered_call(
     }
 }
 
-/// A call that waits, with its tool.
+/// A pending call, with its tool.
 fn named(tool: &PendingTool) -> String {
     let name = show::one_line(&tool.tool_name);
     tool.tool_call_id.as_ref().map_or(name.clone(), |id| format!("{} ({name})", show::one_line(id)))
 }
 
-/// Whether a call was given up lately: a result that comes later still counts.
+/// Whether a call was given up recently: a result that comes later still counts.
 fn was_abandoned(store: &Client, conversation: ConversationId, call: &str) -> Result<bool, Error> {
     let query = HistoryQuery {
         order: Order::Descending,
@@ -191,8 +191,8 @@ fn was_abandoned(store: &Client, conversation: ConversationId, call: &str) -> Re
     }))
 }
 
-/// A turn as it is sent. One that is too large for an event is refused as the engine would: a server would
-/// refuse it as too large for a request, before it knows what it is.
+/// A turn to send. One that is too large for an event is refused with the engine's error: a server would only refuse the
+/// request as too large.
 pub fn input(turn: NewTurn) -> Result<TurnInput, Error> {
     let turn = TurnInput::try_from(turn)?;
     if let Some(message) = turn.message.as_ref().filter(|message| message.get().len() >= BODY_BYTES_MAX) {

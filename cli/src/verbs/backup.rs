@@ -53,7 +53,8 @@ pub fn run(args: &Args, verb: &Backup) -> Result<(), Failure> {
     let done = if verb.target == "-" {
         in_folder_only(verb)?;
         if stdout().is_terminal() {
-            let text = "a backup is not for a terminal; send it into a file or a pipe, or name a folder";
+            let text =
+                "a backup cannot be written to a terminal; redirect it to a file or a pipe, or name a folder";
             return Err(Error::invalid("backup.terminal", text).into());
         }
         store.backup(stdout().lock(), &contents(&after)?, &mut progress)?
@@ -66,7 +67,8 @@ pub fn run(args: &Args, verb: &Backup) -> Result<(), Failure> {
         store.backup_to_file(path, &after, &mut progress)?
     } else {
         if !after.is_empty() || verb.force {
-            let text = "a folder knows what it has; --after and --force are for files";
+            let text =
+                "a folder of backups needs no --after and no --force; leave them out, they are for files";
             return Err(Error::invalid("backup.folder", text).into());
         }
         let options = FolderOptions { full: verb.full, keep: verb.keep.map(usize::from) };
@@ -89,19 +91,21 @@ fn tell(args: &Args, verb: &Backup, done: &BackedUp) -> Result<(), Failure> {
         output::text(text)?
     }
     if !args.json {
-        done.problems.iter().for_each(|problem| eprintln!("not backed up whole: {problem}"));
+        done.problems.iter().for_each(|problem| eprintln!("not backed up completely: {problem}"));
     }
     for path in done.removed.iter().filter(|_| !args.json) {
         output::text(format!("removed {}", path.display()))?;
     }
     if let Some(why) = done.kept_because.as_ref().filter(|_| !args.json) {
-        eprintln!("older archives stay: {why}");
+        eprintln!("older archives were kept: {why}");
     }
     if done.problems.is_empty() {
         return if done.kept_because.is_none() { Ok(()) } else { Err(Failure::Reported) };
     }
     if !args.json {
-        eprintln!("the store is damaged: `everturn doctor` says more; what can be read is in the backup");
+        eprintln!(
+            "the store is damaged; the backup has everything that can be read, and `everturn doctor` says more"
+        );
     }
     Err(Failure::Reported)
 }
@@ -147,14 +151,14 @@ fn is_file(target: &str) -> Result<bool, Error> {
         Some(ending) if ending == "zst" => Ok(true),
         Some(_) => {
             let text = format!(
-                "{target} may be meant as a file or as a folder: for one file end it in .zst, for a folder in /"
+                "{target} may be a file or a folder; end it in .zst for one file, or in / for a folder"
             );
             Err(Error::invalid("backup.target", text))
         }
     }
 }
 
-/// Refuses a server, whose keys are of one tenant each, and a tenant: a backup covers all.
+/// Refuses `--url`, because each key of a server belongs to one tenant, and `--tenant`: a backup covers all tenants.
 pub fn beside_the_store(args: &Args, verb: &str) -> Result<(), Error> {
     if open::server(args)?.is_some() {
         let text = format!(

@@ -93,7 +93,7 @@ pub fn update(args: &Args, verb: &Update) -> Result<(), Failure> {
     shown_settings(verb, &changed)
 }
 
-/// The settings that were changed and that the line of a conversation does not show, as they are now.
+/// The new values of changed settings that the line of a conversation does not show.
 fn shown_settings(verb: &Update, now: &Conversation) -> Result<(), Failure> {
     let object = |fields: &BTreeMap<String, Raw>| {
         let fields: Vec<String> = fields
@@ -158,8 +158,7 @@ pub fn archive(args: &Args, verb: &Archive) -> Result<(), Failure> {
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "A closed conversation can be read, exported and forked. No more turns, approvals, pins or prompts are added to \
-    it, for ever. What is said about it still can be: title, metadata and retention, facts, summaries, erasure.\n\n\
+    after_help = "A closed conversation can be read, exported and forked. Turns, approvals, pins and prompts can never be added to it again. Its title, metadata, retention, facts and summaries can still change, and its content can be erased.\n\n\
     Example:\n  everturn close @last --reason 'the trip is over'"
 )]
 pub struct Close {

@@ -24,7 +24,7 @@ pub struct Copy {
     /// URL of the store to write, by default that of --store; it is made if it does not exist
     #[arg(long, value_name = "URL")]
     to: Option<String>,
-    /// Copy also conversations that were deleted at the destination
+    /// Also copy conversations that were deleted at the destination
     #[arg(long)]
     deleted: bool,
 }
@@ -43,7 +43,7 @@ pub fn run(args: &Args, verb: &Copy) -> Result<(), Failure> {
     if from == to {
         return Err(Error::invalid("copy.same", "--from and --to name the same store; name two").into());
     }
-    // Whoever serves the copy indexes and compacts it.
+    // The process that serves the copy indexes and compacts it.
     let options = Options { index: false, auto_compaction: false, ..Options::default() };
     let from = Everturn::open_with(&from, Options { read_only: true, ..options.clone() })?;
     let to = Everturn::open_with(&to, options)?;

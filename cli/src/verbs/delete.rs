@@ -16,7 +16,7 @@ pub struct Delete {
     /// Reason; kept in the tombstone
     #[arg(long)]
     reason: String,
-    /// Do not ask on a terminal
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 }

@@ -81,7 +81,7 @@ impl Player {
     fn play(mut self, url: &str, opens: bool) -> Result<(), Error> {
         let steps: Vec<Map<String, Value>> = serde_json::from_str(SCRIPT)
             .map_err(|e| Error::internal("demo.script", format!("the script is broken: {e}")))?;
-        eprintln!("filling a store with made-up conversations …");
+        eprintln!("filling a store with sample conversations …");
         let mut streams = Vec::new();
         for mut step in steps {
             step.values_mut().for_each(|value| self.fill_in(value));
@@ -90,7 +90,7 @@ impl Player {
                 name => self.run(name, step)?,
             }
         }
-        eprintln!("a store with made-up conversations is at {url}, until Ctrl-C ends it");
+        eprintln!("a store with sample conversations is at {url} until Ctrl-C ends it");
         if opens && !browser::show(url) {
             eprintln!("no browser was found here; open that address in one");
         }
@@ -118,7 +118,7 @@ impl Player {
         Ok(())
     }
 
-    /// Waits until everything is indexed: what is recalled would otherwise differ from one demo to the next.
+    /// Waits until everything is indexed: recall would otherwise return different hits in each demo.
     fn wait_for_index(&self) -> Result<(), Error> {
         let any = || Recall { query: "demo".into(), conversation: None, options: RecallOptions::default() };
         let end = Instant::now() + INDEX_PATIENCE;

@@ -64,7 +64,7 @@ pub fn run(args: &Args, verb: &Erase) -> Result<(), Failure> {
                 return output::text(format!("{events} of {id} had been erased before; nothing was added"));
             }
             output::text(format!(
-                "erased {events} of {id}; envelopes and hashes stay, `everturn verify` still holds"
+                "erased {events} of {id}; envelopes and hashes stay, `everturn verify` still succeeds"
             ))?;
             output::text(LEFTOVERS)
         }
@@ -99,7 +99,7 @@ fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
     if before.is_some_and(|turn| turn.erased) {
         return output::text(format!("{id} had been erased before"));
     }
-    output::text(format!("erased {id}; its envelope and hash stay, `everturn verify` still holds"))?;
+    output::text(format!("erased {id}; its envelope and hash stay, `everturn verify` still succeeds"))?;
     match title == Some(titled(&erased)?) {
         true => Ok(()),
         false => output::text(LEFTOVERS),
@@ -134,12 +134,12 @@ fn erase_actor(args: &Args, verb: &Erase, actor: &str) -> Result<(), Failure> {
     }
     if erased.turns + erased.events == 0 {
         return output::text(format!(
-            "nothing was erased: {} has nothing by {actor:?}, or no more of it; a name is compared letter by letter",
+            "nothing was erased: {} has nothing by {actor:?}, or all of it is erased already; names must match exactly",
             tenant(args)?
         ));
     }
     output::text(format!(
-        "erased what {actor} said: {} and {} in {}; the name stays in envelopes, and exports and backups made before still have the words",
+        "erased what {actor} said: {} and {} in {}; the name stays in envelopes, and exports and backups made before still contain the text",
         show::count(erased.turns, "turn"),
         show::count(erased.events, "other event"),
         show::count(erased.conversations, "conversation")

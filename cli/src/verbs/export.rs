@@ -131,8 +131,8 @@ pub fn run(args: &Args, verb: &Export) -> Result<(), Failure> {
     }
 }
 
-/// Writes every conversation of the tenant. Files that are there already are left, unless they are to be replaced. One that
-/// cannot be written is named, and does not stop the others.
+/// Writes every conversation of the tenant. Existing files are kept, unless they are to be replaced. One that
+/// cannot be written is reported, and does not stop the others.
 fn all(store: &Client, verb: &Export, format: Format, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)
         .map_err(|e| Error::invalid("file.cannot_write", format!("cannot make {}: {e}", folder.display())))?;
@@ -185,7 +185,7 @@ fn all(store: &Client, verb: &Export, format: Format, folder: &Path) -> Result<(
 /// `2026-11-15_fix-the-build_conv_….html`: sorted by day, and unique.
 fn file_name(conversation: &Conversation, verb: &Export, format: Format) -> String {
     let day = dates::to_day(conversation.began.unwrap_or(conversation.created));
-    // A title may have what is to be redacted.
+    // A title may contain text that is to be redacted.
     let title = conversation.title.as_deref().filter(|_| !verb.redacted).unwrap_or_default().to_lowercase();
     let words: Vec<&str> =
         title.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();

@@ -73,7 +73,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
     if !pending.is_empty() {
         let ids: Vec<String> =
             pending.into_iter().map(|approval| show::one_line(&approval.approval_id)).collect();
-        // Where this process holds the store, `approve` finds its way through it.
+        // If this process owns the store, `approve` goes through its socket.
         eprintln!("the model is asked once {} is resolved", ids.join(", "));
     }
     let answer = store.call(api::Generate {
@@ -81,7 +81,7 @@ pub fn run(args: &Args, verb: &Generate) -> Result<(), Failure> {
         input,
         regenerate,
         expected_seq: None,
-        // Without a server, it is the default.
+        // Without a server, this model is the default.
         model: verb.model.model.clone().filter(|_| matches!(store, Client::Remote(_))),
         served_model: None,
         context: None,

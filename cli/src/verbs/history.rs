@@ -113,7 +113,7 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         return end();
     }
     let assets = match store.call(ListAssets { conversation: id.into() }) {
-        // A damaged one is reported among the events.
+        // A damaged entry is reported among the events.
         Err(error) if is_damage(&error) => Vec::new(),
         assets => assets?.data,
     };
@@ -128,7 +128,7 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     let is_filtered = !verb.actor.is_empty() || verb.before.is_some() || verb.after.is_some();
     let detail = show::Detail { full: verb.full, ids: verb.ids };
     let given_up = given_up(&store, id, &page.data)?;
-    let mut called = show::Called { given_up, ..show::Called::default() };
+    let mut called = show::ShownCalls { given_up, ..show::ShownCalls::default() };
     let shown = page.data.iter().flatten().filter_map(|entry| match entry {
         HistoryEntry::Turn(turn) => Some(&**turn),
         HistoryEntry::Event(_) => None,
@@ -202,15 +202,15 @@ fn given_up(
     Ok(found)
 }
 
-/// Turns looked through for calls, beside as many as are shown.
+/// Number of turns that are searched for calls, in addition to those shown.
 const CALLS_WITHIN: usize = 50;
 
-/// Notes the tools whose results are shown and whose calls are not: these are a little before.
+/// Finds the tools of results whose calls are not shown: the calls are shortly before.
 pub(super) fn look_back(
     store: &Client,
     id: ConversationId,
     shown: &[&Turn],
-    called: &mut show::Called,
+    called: &mut show::ShownCalls,
 ) -> Result<(), Error> {
     let (seqs, messages): (Vec<u64>, Vec<Value>) =
         shown.iter().filter_map(|turn| Some((turn.seq, turn.value()?))).unzip();
@@ -247,7 +247,7 @@ fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<
     Ok(Page { data: page.data, next: page.next.and_then(|next| next.parse().ok()) })
 }
 
-/// Whether something stored does not match its hash.
+/// Whether the error is that stored data does not match its hash.
 fn is_damage(error: &Error) -> bool {
     error.code().starts_with("chain.") || error.is(code::TURN_ROW)
 }
@@ -261,7 +261,7 @@ fn around_damage(
     let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let last = query.before.map_or(head, |before| before.saturating_sub(1)).min(head);
     let mut data = Vec::new();
-    // Ranges of `seq`, without the first; the one to read next is the last.
+    // Ranges of `seq` without their first; the last range is read next.
     let mut unread = vec![(query.after.unwrap_or(0), last)];
     let mut next = None;
     while let Some((low, high)) = unread.pop() {

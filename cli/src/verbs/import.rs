@@ -1,9 +1,9 @@
 //! `everturn import`
 
-mod beside;
 mod dry_run;
 mod find;
 mod joined;
+mod tool_results;
 mod watch;
 
 use crate::args::Args;
@@ -51,7 +51,7 @@ pub struct Import {
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 
-/// Most types of other lines that are named.
+/// Maximum number of types of other lines that are named.
 const KINDS_SHOWN: usize = 5;
 /// Number of bytes of a file read at a time.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -64,7 +64,7 @@ struct Report {
     /// Conversations that an earlier import made of some of its turns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     contained: Vec<ConversationId>,
-    /// Number of files beside it that were attached.
+    /// Number of attached files.
     #[serde(skip_serializing_if = "is_zero")]
     attached: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let (nothing, count) = (found.nothing(), found.files.len());
     let mut reports = Vec::new();
-    // Of a folder, the files that need attention.
+    // For a folder, only the files that need attention.
     let each = args.verbose > 0 || found.places.is_empty();
     for files in joined::join(found.files) {
         let paths: Vec<PathBuf> = files.into_iter().map(|file| file.path).collect();
@@ -114,7 +114,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     }
     let added = reports.iter().filter_map(|report| report.imported.as_ref()).any(|it| it.added > 0);
     if added && store.is_local() {
-        // A server indexes by itself. Locally nobody else would, and what was imported should be found.
+        // A server indexes by itself. Locally it is done here, so that recall finds what was imported.
         super::recall::index(&store)?;
     }
     if args.json {
@@ -177,7 +177,7 @@ fn total(
     Ok(out)
 }
 
-/// Imports one file, or several that are read as one. A bad one does not stop the others.
+/// Imports one file, or several that are read as one. A bad file does not stop the others.
 fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> Report {
     let mut report = Report {
         path: shown(paths),
@@ -197,7 +197,7 @@ fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> R
     if let Some(imported) = &mut report.imported {
         report.contained = contained(store, paths, imported);
         for path in paths {
-            match beside::attach(store, path, imported) {
+            match tool_results::attach(store, path, imported) {
                 Ok(attached) => report.attached += attached,
                 Err(error) => imported.problems.push(error.to_string()),
             }
@@ -206,7 +206,7 @@ fn one(store: &Client, paths: &[PathBuf], watched: bool, bar: &ProgressBar) -> R
     report
 }
 
-/// Conversations that an earlier import made of one of these files alone, and in which nothing was said since.
+/// Conversations that an earlier import made of one of these files alone, and that have got no turns since.
 fn contained(store: &Client, paths: &[PathBuf], imported: &Imported) -> Vec<ConversationId> {
     let later = paths.iter().skip(1).filter_map(|path| open(std::slice::from_ref(path)).ok());
     let alone = later.flat_map(|file| dry_run::count(file).0.turns_of);
@@ -220,7 +220,7 @@ fn contained(store: &Client, paths: &[PathBuf], imported: &Imported) -> Vec<Conv
     alone.filter(has_no_more).map(|(id, _)| id).collect()
 }
 
-/// Whether a conversation has turns that no import brought.
+/// Whether a conversation has turns that were not imported.
 fn has_turns_of_its_own(store: &Client, id: ConversationId) -> Result<bool, Error> {
     let mut query =
         HistoryQuery { limit: PAGE_ENTRIES_MAX, include_superseded: true, ..HistoryQuery::default() };
@@ -269,7 +269,7 @@ fn open(paths: &[PathBuf]) -> Result<Box<dyn Read + Send>, Error> {
             all = Box::new(file);
             continue;
         }
-        // Behind another file it would be part of a line.
+        // After another file it would be part of a line.
         if file.fill_buf().map_err(cannot_open)?.starts_with(BYTE_ORDER_MARK) {
             file.consume(BYTE_ORDER_MARK.len());
         }
@@ -279,7 +279,7 @@ fn open(paths: &[PathBuf]) -> Result<Box<dyn Read + Send>, Error> {
     Ok(all)
 }
 
-/// Files that are read as one, for people.
+/// The names of files that are read as one.
 fn shown(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ")
 }

@@ -22,7 +22,7 @@ pub struct Info {
     conversation: String,
 }
 
-/// Number of days whose model calls are counted: as many as can be asked for.
+/// Number of days whose model calls are counted: the maximum of a request.
 const DAYS_MAX: u64 = 3660;
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
@@ -37,7 +37,7 @@ pub fn run(args: &Args, verb: &Info) -> Result<(), Failure> {
     }
     let title = show::title(&conversation);
     output::text(format!("{BOLD}{}{BOLD:#}", show::one_line(title)))?;
-    // An agent's file may come without that of the session it works for.
+    // The file of a subagent may be imported without that of its session.
     let works_for = conversation
         .works_for()
         .filter(|id| store.call(GetConversation { conversation: (*id).into() }).is_ok())
@@ -95,7 +95,7 @@ fn facts(
     facts
 }
 
-/// How much of its own limits a conversation uses, and what was done last to keep a limit.
+/// Use of a conversation's own limits, and the last action that kept it within one.
 fn budget(conversation: &Conversation) -> Option<String> {
     let told: Value = conversation.transcript_budget.as_ref()?.read()?;
     let own = conversation.policy.get("budget").and_then(Raw::read::<Value>).unwrap_or_default();

@@ -29,8 +29,8 @@ enum Verb {
         /// Role: counter (numbers, but no words), reader, writer or admin
         #[arg(long)]
         role: String,
-        /// Actor that the holder is: the key sees this actor's private turns and writes in its name only; may be repeated.
-        /// Without it, the key can read and write in anybody's name: for your own back end
+        /// Actor that the holder acts as: the key sees this actor's private turns and writes only in its name; may be repeated.
+        /// Without it, the key can read and write in any name: for your own back end
         #[arg(long, value_name = "NAME")]
         actor: Vec<String>,
         /// Note for people, such as the holder and the purpose

@@ -52,7 +52,7 @@ const TITLE_CHARS: usize = 60;
 const PROJECT_CHARS: usize = 20;
 /// Space between two columns.
 const GAP: usize = 2;
-/// Fewest characters of ids and titles where a terminal is narrow.
+/// Minimum number of characters of ids and titles on a narrow terminal.
 const ID_CHARS_MIN: usize = 14;
 const TITLE_CHARS_MIN: usize = 24;
 
@@ -114,7 +114,7 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A folder as `.` or `../x` is meant from here; anything else is a name or a path as it is stored.
+/// `.` and `../x` are relative to the current folder; anything else is a name or a stored path.
 pub fn project(text: &str) -> String {
     let here = matches!(
         Path::new(text).components().next(),
@@ -199,8 +199,8 @@ impl Widths {
     }
 }
 
-/// Makes the lines fit a terminal: ids are cut to beginnings, which are names as well, then other columns give way to the
-/// title, and it is cut at last.
+/// Makes the lines fit a terminal: ids are cut to their beginnings, which are names as well, then other columns are left
+/// out for the title, which is cut last.
 fn fit(lines: &mut [Line], room: usize) {
     let title_room = |lines: &[Line]| room.saturating_sub(Widths::of(lines).sum());
     let titles = lines.iter().map(|line| chars(&line.title) + chars(&line.state)).max().unwrap_or(0);
@@ -234,7 +234,7 @@ fn fit(lines: &mut [Line], room: usize) {
     }
 }
 
-/// The text in at most so many characters.
+/// The text, cut to a number of characters.
 fn within(text: &str, room: usize) -> String {
     if chars(text) > room { show::clipped(text, room.saturating_sub(1)) } else { text.to_string() }
 }
@@ -266,7 +266,7 @@ fn line(conversation: &Conversation, depth: usize) -> Line {
         Lifecycle::Active => String::new(),
         state => format!("  {state}"),
     };
-    // The mark of a fork is what tells it from its parent.
+    // The mark of a fork distinguishes it from its parent.
     let title = show::title(conversation);
     let own = without_fork_mark(title);
     let mark = &title[own.len()..];

@@ -94,7 +94,7 @@ fn asked(verb: &Project) -> Result<Map<String, Value>, Error> {
         let mut policies: Vec<&str> = policy.split(',').map(str::trim).collect();
         let policy = if policies.len() == 1 { json!(policies.remove(0)) } else { json!(policies) };
         if fields.insert("policy".into(), policy).is_some() {
-            let text = "the policy is in --policy and in --options; say it once";
+            let text = "the policy is in --policy and in --options; give it once";
             return Err(Error::invalid("projection.policy", text));
         }
     }

@@ -147,7 +147,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         let filtered = filters > 0 || places.iter().any(|place| place.is_some());
         eprintln!(
             "nothing found; try other words, or {}",
-            if filtered { "look in more places (with fewer options)" } else { "leave some out" }
+            if filtered { "search more (with fewer options)" } else { "leave some out" }
         );
         return Err(Failure::Reported);
     }
@@ -197,8 +197,8 @@ fn heading(id: ConversationId, hits: &[&Hit]) -> String {
     format!("{BOLD}{id}{title}{BOLD:#}{project}")
 }
 
-/// Actor, location, time and reason on one line, the text below. If a neighbouring turn is the reason and not
-/// itself shown, its text comes first.
+/// Actor, location, time and reason on one line, the text below. If the reason is a neighbouring turn that is not
+/// shown itself, its text comes first.
 fn shown(hit: &Hit, all: &[&Hit]) -> String {
     let head = match (&hit.fact, hit.role) {
         (None, Some(role)) => {

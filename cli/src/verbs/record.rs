@@ -53,7 +53,7 @@ pub struct Record {
     conversation: Option<String>,
 }
 
-/// Pause between attempts to begin the record: another program may use the store.
+/// Pause between attempts to begin the recording: another program may use the store.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
@@ -62,7 +62,7 @@ pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
         (None, Some(program)) => (program.to_string_lossy().into_owned(), "stdio"),
         (None, None) => (String::new(), "stdio"),
     };
-    let scribe = Scribe {
+    let scribe = RecordWriter {
         args: args.for_thread(),
         folder: verb.session.clone(),
         conversation: verb.conversation.clone(),
@@ -81,11 +81,11 @@ pub fn run(args: &Args, verb: &Record) -> Result<(), Failure> {
     }
 }
 
-fn serve(scribe: Scribe, listen: SocketAddr, to: &str) -> Result<(), Failure> {
+fn serve(scribe: RecordWriter, listen: SocketAddr, to: &str) -> Result<(), Failure> {
     let lines = Arc::new(PassedLines::default());
     let tap = {
         let lines = lines.clone();
-        move |passed: everturn_server::Passed| {
+        move |passed: everturn_server::PassedMessage| {
             let from = if passed.from_client { Sender::Client } else { Sender::Server };
             lines.push(PassedLine { channel: passed.channel, from, at: passed.at, bytes: passed.text });
         }
@@ -103,8 +103,8 @@ fn serve(scribe: Scribe, listen: SocketAddr, to: &str) -> Result<(), Failure> {
     Ok(served?)
 }
 
-/// Writes down what passes. A failure is reported once, and what passes goes on.
-struct Scribe {
+/// Records the messages that pass. A failure is reported once and does not stop them.
+struct RecordWriter {
     args: Args,
     /// Folder of the session file.
     folder: Option<PathBuf>,
@@ -129,7 +129,7 @@ enum Destination {
     Store { store: Box<Client>, conversation: ConversationId, is_ours: bool },
 }
 
-impl Scribe {
+impl RecordWriter {
     fn run(mut self, lines: &PassedLines) {
         while let NextLine::Line(line) = lines.next(None) {
             let elapsed = line.at.saturating_duration_since(self.began);
@@ -156,7 +156,7 @@ impl Scribe {
         let written = self.write_entry(entry);
         match (kind.as_str(), call) {
             ("agent_tool_call", Some(call)) => drop(self.calls.insert(call, tool)),
-            // A file reports its first failure again and again.
+            // A file returns its first failure for every later entry.
             ("tool_result", Some(call)) if written.is_ok() || self.folder.is_some() => {
                 self.calls.remove(&call);
             }

@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use clap::parser::ValueSource;
 use everturn_core::Error;
 use everturn_server::settings::{Flag, Settings, without_password};
-use everturn_server::{Started, run as serve};
+use everturn_server::{StartedServer, run as serve};
 use std::path::PathBuf;
 
 #[derive(ClapArgs)]
@@ -18,7 +18,7 @@ use std::path::PathBuf;
     everturn serve --config everturn.toml --check-config\n  \
     everturn serve --listen 0.0.0.0:7317 --tls-cert cert.pem --tls-key key.pem\n      (needs a key: everturn keys create)\n  \
     everturn serve --store 'postgres://everturn@db/everturn?assets=s3://my-bucket/everturn'\n      (see docs/postgres.md)\n\n\
-    A flag counts more than the environment (EVERTURN_LISTEN, …), that more than the file. See docs/serve.md.")]
+    Flags override the environment (EVERTURN_LISTEN, …), which overrides the file. See docs/serve.md.")]
 pub struct Serve {
     /// Address to listen on; port 0 picks a free one [default: 127.0.0.1:7317]
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -84,8 +84,8 @@ fn settings(args: &Args, verb: &Serve) -> Result<Settings, Error> {
     open::settings(args, flags.collect())
 }
 
-/// Prints what runs and what to try.
-fn greet(started: &Started, store: &str, opens: bool) {
+/// Prints the address, the settings that matter most, and commands to try.
+fn greet(started: &StartedServer, store: &str, opens: bool) {
     let scheme = if started.tls { "https" } else { "http" };
     let url = format!("{scheme}://{}", started.address);
     let access = match (started.open, started.jwt) {

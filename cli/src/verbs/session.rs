@@ -134,7 +134,7 @@ struct End {
 #[command(after_help = "Examples:\n  \
     everturn session check photos/*/sessions/*.jsonl\n  \
     everturn session check $file --json | jq .data[0].by_type\n\n\
-    Ends with 1 if lines are missing, torn or cannot be read; a session that nobody ended is no fault.")]
+    Exits with 1 if lines are missing, torn or unreadable. A session without an end is not an error.")]
 struct Check {
     /// Session files
     #[arg(value_name = "FILE", required = true)]
@@ -266,12 +266,12 @@ fn end(args: &Args, verb: &End) -> Result<(), Failure> {
     output::text(format!("ended after {} {noun} and {} s", summary.entries, summary.duration_s))
 }
 
-/// Resumes a file, and reports if it had to be repaired.
+/// Resumes a file, and reports whether it had to be repaired.
 fn resume(file: &Path, options: Options) -> Result<session::Session, Failure> {
     let session = session::Session::resume(file, options)?;
     if let Some(mended) = session.mended() {
         let bytes = show::count(mended.tail.bytes, "byte");
-        eprintln!("the last line was not written to its end; its {bytes} are in {}", mended.torn.display());
+        eprintln!("the last line is incomplete; its {bytes} are in {}", mended.torn.display());
     }
     Ok(session)
 }
@@ -328,7 +328,7 @@ impl Verdict<'_> {
         if let Some(tail) = &report.truncated_tail {
             let bytes = show::count(tail.bytes, "byte");
             out += &format!(
-                "\n  the last line was not written to its end: {bytes} from byte {}; `session append` repairs it",
+                "\n  the last line is incomplete: {bytes} from byte {}; `session append` repairs it",
                 tail.byte_offset
             );
         }

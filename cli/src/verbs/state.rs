@@ -98,7 +98,7 @@ pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
     if args.json { output::json(&event) } else { output::text(format!("unpinned at #{}", event.seq)) }
 }
 
-/// Anything that is not JSON is a text, so that a word need not be quoted twice in a shell.
+/// A value that is not JSON is a text, so that a word need not be quoted twice in a shell.
 fn json_or_text(value: &str) -> Result<Raw, Failure> {
     Ok(Raw::new(value.to_string()).or_else(|_| Raw::of(&value))?)
 }
@@ -235,7 +235,7 @@ fn naming_state(error: Error, id: ConversationId) -> Error {
     error.reworded(|text| text.replace("`state`", &format!("`everturn state {id}`")))
 }
 
-/// The only approval that waits.
+/// The only pending approval.
 fn only_approval(store: &Client, id: ConversationId) -> Result<String, Error> {
     let waiting = store.call(GetState { conversation: id.into(), at: None })?.pending_approvals;
     match &waiting[..] {

@@ -1,7 +1,7 @@
 //! `everturn sweep`
 
 use crate::args::Args;
-use crate::client::Reached;
+use crate::client::WritableStore;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
@@ -10,7 +10,7 @@ use everturn_core::Error;
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "It deletes conversations whose --ttl has passed, and files of assets that nothing has referred to for an hour. It ends open turns that get no more text, gives up tool calls after `policy.abandon_tools_after_s`, and lets approvals expire at their deadline.\n\nA server does this by itself, every half minute.\n\nExample:\n  everturn sweep     (from cron, beside commands that only run for a moment)"
+    after_help = "It deletes conversations whose --ttl has passed, and files of assets that nothing has referred to for an hour. It ends open turns that get no more text, gives up tool calls after `policy.abandon_tools_after_s`, and lets approvals expire at their deadline.\n\nA server does this by itself, every half minute.\n\nExample:\n  everturn sweep     (from cron, where no server runs)"
 )]
 pub struct Sweep {}
 
@@ -22,8 +22,8 @@ pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
     }
     let options = Options { create: false, ..open::options(args)? };
     let swept = match open::local(args, options)?.open()? {
-        Reached::Here(store) => store.sweep_all()?,
-        Reached::Through(owner, _) => owner.sweep()?,
+        WritableStore::Here(store) => store.sweep_all()?,
+        WritableStore::Through(owner, _) => owner.sweep()?,
     };
     if args.json {
         return output::json(&swept);

@@ -37,7 +37,7 @@ pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let from = verb.from.unwrap_or((head + 1).saturating_sub(EVENTS_SHOWN)).max(1);
     let mut updates = store.follow(id, from)?;
-    let (mut called, mut growing) = (show::Called::default(), Growing::default());
+    let (mut called, mut growing) = (show::ShownCalls::default(), OpenTurnText::default());
     while let Some(update) = updates.next()? {
         match update {
             Update::Event(event) => show_event(args, &store, id, &event, &mut called, &mut growing)?,
@@ -61,8 +61,8 @@ fn show_event(
     store: &Client,
     id: ConversationId,
     event: &Event,
-    called: &mut show::Called,
-    growing: &mut Growing,
+    called: &mut show::ShownCalls,
+    growing: &mut OpenTurnText,
 ) -> Result<(), Failure> {
     if args.json {
         return output::json(event);
@@ -70,7 +70,7 @@ fn show_event(
     let turn: Option<TurnId> =
         event.turn.filter(|_| kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind));
     match turn {
-        // A turn that has just been opened has nothing to show yet.
+        // A turn that has just been opened has no text yet.
         Some(_) if event.kind == kind::OPENED => growing.end_line(),
         Some(turn) => {
             let turn = Turn::begun(event)
@@ -95,13 +95,13 @@ fn show_event(
 
 /// Text of open turns, shown as it comes.
 #[derive(Default)]
-struct Growing {
+struct OpenTurnText {
     /// The turn whose text the current line belongs to.
     line: Option<TurnId>,
     texts: HashMap<TurnId, String>,
 }
 
-impl Growing {
+impl OpenTurnText {
     fn show(&mut self, store: &Client, id: ConversationId, chunk: &Chunk) -> Result<(), Failure> {
         if self.line != Some(chunk.turn) {
             self.end_line()?;
@@ -114,8 +114,8 @@ impl Growing {
         piece(&chunk.text)
     }
 
-    /// Ends the line, with the rest of the turn if the turn is what the line shows: its last text may come together
-    /// with its end. Whether all of the turn has been shown.
+    /// Ends the line, after the rest of the turn if the line shows that turn: its last text may come together
+    /// with its end. Returns whether the whole turn has been shown.
     fn finish(&mut self, turn: &Turn) -> Result<bool, Failure> {
         let shown = self.texts.remove(&turn.id);
         let message = turn.value();
@@ -134,7 +134,7 @@ impl Growing {
     }
 }
 
-/// Writes text of a turn that goes on later.
+/// Writes a part of a turn's text.
 fn piece(text: &str) -> Result<(), Failure> {
     let lines: Vec<String> = text.split('\n').map(show::printable).collect();
     output::piece(lines.join("\n  "))

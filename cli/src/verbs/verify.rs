@@ -83,7 +83,7 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
                 format!("{target} is not a regular file; name an exported file, a backup or a conversation");
             return Err(Error::invalid("verify.no_file", text).into());
         }
-        // No id contains these.
+        // An id contains none of these characters.
         Some(target) if target.contains(['.', '/']) => {
             let text =
                 format!("there is no file {target}; name an exported file, a backup or a conversation");
@@ -240,7 +240,7 @@ impl Verdict {
         Verdict { conversation: Some(id), ok: problems.is_empty(), report, problems }.with_head()
     }
 
-    /// A given head that is not in the log is a problem.
+    /// A problem if the log does not contain the given head.
     fn with_head(mut self) -> Verdict {
         if self.report.as_ref().is_some_and(|report| report.contains_head == Some(false)) {
             self.ok = false;

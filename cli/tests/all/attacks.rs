@@ -34,13 +34,13 @@ impl Attacked {
             store.keys().create(new).unwrap().1
         };
         let (greedy, modest) = ([key("greedy"), key("greedy")], key("modest"));
-        let scope = store.tenant("greedy").unwrap();
-        let large = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let tenant = store.tenant("greedy").unwrap();
+        let large = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
         for _ in 0..large_turns {
             let turn = NewTurn::user(&"x".repeat(2 * 1024 * 1024));
-            scope.conversation(large).append(turn).wait().unwrap();
+            tenant.conversation(large).append(turn).wait().unwrap();
         }
-        drop((scope, store));
+        drop((tenant, store));
         let server = Serving::start(&shell, &[]);
         Attacked { _shell: shell, server, greedy, modest, large: large.to_string() }
     }

@@ -361,7 +361,7 @@ fn the_manual_page_describes_every_option() {
         "File that holds the key of the server",
         "Mirror every conversation",
         "Configuration file",
-        "Say more",
+        "Print more",
     ] {
         assert!(page.contains(text), "{text} is missing:\n{page}");
     }

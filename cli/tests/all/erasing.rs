@@ -100,7 +100,7 @@ fn an_erased_turn_is_not_erased_again() {
     let shown = shell.ok(&["history", &id, "--ids"]);
     let turn = shown.split_whitespace().find(|word| word.starts_with("turn_")).expect("the id is shown");
     let erase = ["erase", turn, "--reason", "asked for"];
-    assert_shows!(shell.ok(&erase), @"erased turn_ID; its envelope and hash stay, `everturn verify` still holds");
+    assert_shows!(shell.ok(&erase), @"erased turn_ID; its envelope and hash stay, `everturn verify` still succeeds");
     let events = || shell.json(&["verify", &id, "--json"])["events"].as_u64().unwrap();
     let before = events();
     assert_shows!(shell.ok(&erase), @"turn_ID had been erased before");

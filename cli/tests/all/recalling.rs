@@ -126,7 +126,7 @@ fn a_server_makes_what_is_said_findable_by_itself() {
     assert_eq!(found["data"][0]["snippet"]["text"], SAID[2], "{found}");
     assert_eq!(found["data"][0]["conversation"], *id);
     let refused = shell.run(&["recall", "pet", "--rerank", "builtin", "--url", &server.url]);
-    assert!(refused.code == 1 && refused.err.contains("models of its own"), "{}", refused.err);
+    assert!(refused.code == 1 && refused.err.contains("uses its own models"), "{}", refused.err);
     let refused = shell.run(&["recall", "--index", "--url", &server.url]);
     assert!(refused.code == 1 && refused.err.contains("leave --index out"), "{}", refused.err);
 }

@@ -65,7 +65,7 @@ fn what_stands_in_the_way_is_said_with_what_to_do() {
         (elsewhere.as_str(), "check --url"),
         ("127.0.0.1:7317", "such as http://127.0.0.1:7317"),
         ("ftp://x", "must begin with http:// or https://"),
-        ("http://me:secret@127.0.0.1", "put the key into EVERTURN_KEY"),
+        ("http://me:secret@127.0.0.1", "put the key in EVERTURN_KEY"),
         ("http://no-such-name.invalid", "check --url"),
     ] {
         let said = ask(&shell, url, &["list"]);
@@ -82,7 +82,7 @@ fn a_certificate_is_trusted_where_its_issuer_is_named() {
     std::fs::write(shell.path("key.pem"), made.signing_key.serialize_pem()).unwrap();
     let server = Serving::start(&shell, &["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
     let refused = ask(&shell, &server.url, &["list"]);
-    assert!(refused.code == 1 && refused.err.contains("name that in SSL_CERT_FILE"), "{}", refused.err);
+    assert!(refused.code == 1 && refused.err.contains("set SSL_CERT_FILE to that file"), "{}", refused.err);
     let mut command = shell.command(&["list", "--url", &server.url]);
     let listed = Said::from(command.env("SSL_CERT_FILE", "cert.pem").output().unwrap());
     assert_eq!(listed.code, 0, "{}", listed.err);
@@ -145,7 +145,7 @@ fn keys_open_a_server_and_its_tenant_only() {
             break said;
         }
     };
-    assert!(closed.err.contains("requires a key; put it into EVERTURN_KEY"), "{}", closed.err);
+    assert!(closed.err.contains("requires a key; put it in EVERTURN_KEY"), "{}", closed.err);
     assert!(with("et_wrong", &["list"]).err.contains("does not accept this key"));
     assert_eq!(with(admin, &["new", "--title", "Mine"]).code, 0);
     std::fs::write(shell.path("key"), format!("{admin}\n")).unwrap();

@@ -131,15 +131,12 @@ fn a_torn_file_is_found_mended_and_goes_on() {
     assert_eq!(
         said.out,
         format!(
-            "BROKEN  {file}  1 entry, not ended\n  the last line was not written to its end: 19 bytes from byte {at}; `session append` repairs it\n"
+            "BROKEN  {file}  1 entry, not ended\n  the last line is incomplete: 19 bytes from byte {at}; `session append` repairs it\n"
         )
     );
     let said = shell.run(&["session", "append", &file, "photographer_message", "--text", "two"]);
     assert_eq!(said.code, 0);
-    assert_eq!(
-        said.err,
-        format!("the last line was not written to its end; its 19 bytes are in {file}.torn\n")
-    );
+    assert_eq!(said.err, format!("the last line is incomplete; its 19 bytes are in {file}.torn\n"));
     assert_eq!(
         std::fs::read_to_string(shell.path(&format!("{file}.torn"))).unwrap(),
         "{\"type\":\"agent_thin"

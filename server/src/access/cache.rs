@@ -1,9 +1,9 @@
 //! Cache of keys, so that a request does not wait for the store.
 //!
 //! A key that this process revokes is dropped at once, one that another process revokes within
-//! [`BELIEVED`](super::BELIEVED). Indexed by the hash of the key, so that memory holds no secrets.
+//! [`KEY_CACHED_FOR`](super::KEY_CACHED_FOR). Indexed by the hash of the key, so that memory holds no secrets.
 
-use super::{BELIEVED, Caller, Credential};
+use super::{Caller, Credential, KEY_CACHED_FOR};
 use crate::app::{App, blocking};
 use crate::problem::Problem;
 use everturn::Grant;
@@ -38,7 +38,7 @@ impl Cache {
     pub fn get(&self, app: &App, words: &str) -> Option<Caller> {
         let keys = app.store.keys();
         let found = self.found.get(&Hash::of(words.as_bytes()))?;
-        let good = found.at.elapsed() < BELIEVED
+        let good = found.at.elapsed() < KEY_CACHED_FOR
             && found.changes == keys.changes()
             && !keys.has_expired(&found.grant);
         good.then(|| found.caller.clone())
@@ -54,10 +54,10 @@ impl Cache {
             Err(Error::NotFound(detail)) => return Err(Problem::unauthorized(detail.text)),
             other => other?,
         };
-        let scope = app.store.tenant(grant.tenant.as_str())?.called_by(grant.caller());
+        let tenant = app.store.tenant(grant.tenant.as_str())?.called_by(grant.caller());
         let caller = Caller {
-            lane: app.access.lane(&scope),
-            scope,
+            lane: app.access.lane(&tenant),
+            tenant,
             role: grant.role,
             who: Some(Arc::from(grant.key.to_string())),
             credential: Credential::Key { id: grant.key, expires: grant.expires },
@@ -66,7 +66,7 @@ impl Cache {
         let id = grant.key;
         let found = CachedGrant { grant, caller: caller.clone(), at: Instant::now(), changes };
         self.found.insert(Hash::of(words.as_bytes()), Arc::new(found));
-        // Nobody waits for this to be recorded.
+        // The request does not wait until this is recorded.
         tokio::task::spawn_blocking(move || {
             if let Err(error) = keys.touch(id) {
                 tracing::warn!(%error, "the last use of a key could not be recorded");

@@ -38,7 +38,7 @@ struct KnownKey {
 pub struct Bearer {
     pub tenant: String,
     pub role: KeyRole,
-    /// Actors that its holder is; any, if there are none.
+    /// Actors that its holder may act as; without any, it may act as anyone.
     pub actors: Vec<String>,
     pub who: String,
     /// The claim `exp`.
@@ -93,7 +93,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Verifies a token. The keys are reloaded now and then, in the background.
+    /// Verifies a token. The keys are reloaded periodically in the background.
     pub async fn verify(self: &Arc<Self>, token: &str) -> Result<Bearer, Problem> {
         if self.older_than(self.config.refresh) {
             let verifier = self.clone();
@@ -138,7 +138,7 @@ impl Verifier {
         let actors = match claims.get(&self.config.actors_claim) {
             None => Vec::new(),
             Some(Value::String(actor)) => vec![actor.clone()],
-            // A list that names nobody, or something else, must not give access to everyone's.
+            // An empty or malformed list must not give access to what belongs to every actor.
             Some(named) => serde_json::from_value(named.clone())
                 .ok()
                 .filter(|names: &Vec<String>| !names.is_empty())
@@ -206,7 +206,7 @@ async fn fetch(url: &str) -> Result<String, reqwest::Error> {
     builder.build()?.get(url).send().await?.error_for_status()?.text().await
 }
 
-/// The reason for refusing a token, without anything of the token.
+/// The reason for refusing a token. It contains nothing of the token.
 fn explain(error: &jsonwebtoken::errors::Error) -> String {
     use jsonwebtoken::errors::ErrorKind;
     match error.kind() {

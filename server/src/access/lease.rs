@@ -2,9 +2,9 @@
 //!
 //! A live stream outlasts the request that opened it, so it is not enough to check its key once. Each streamed
 //! answer holds a [`Lease`], and ends when the key is revoked or expires, when the token expires, or, without any, when
-//! the first key is made: at once if this process revokes or makes the key, within [`BELIEVED`] if another one does.
+//! the first key is made: at once if this process revokes or makes the key, within [`KEY_CACHED_FOR`] if another one does.
 
-use super::BELIEVED;
+use super::KEY_CACHED_FOR;
 use crate::app::{App, blocking};
 use crate::openai;
 use crate::problem::Problem;
@@ -38,7 +38,7 @@ pub enum Credential {
     },
 }
 
-/// Keys that have live streams, or had some a moment ago.
+/// Keys with live streams, or with some that ended a moment ago.
 #[derive(Default)]
 pub struct Leases {
     keys: Arc<Watched>,
@@ -112,7 +112,7 @@ async fn watch(
                 return;
             }
         }
-        let wait = expires.map_or(BELIEVED, |end| keys.time_left(end).min(BELIEVED));
+        let wait = expires.map_or(KEY_CACHED_FOR, |end| keys.time_left(end).min(KEY_CACHED_FOR));
         tokio::select! {
             _ = changes.changed() => {}
             () = tokio::time::sleep(wait) => {}
@@ -129,11 +129,11 @@ async fn watch_for_keys(keys: Keys, leased: Weak<CancellationToken>) {
         match blocking(move || reader.any()).await {
             Ok(true) => return leased.upgrade().into_iter().for_each(|ended| ended.cancel()),
             Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "cannot see whether there are keys; trying again"),
+            Err(error) => tracing::warn!(%error, "cannot check whether there are keys; trying again"),
         }
         tokio::select! {
             _ = changes.changed() => {}
-            () = tokio::time::sleep(BELIEVED) => {}
+            () = tokio::time::sleep(KEY_CACHED_FOR) => {}
         }
     }
 }
@@ -144,10 +144,10 @@ impl Lease {
         match self {
             Lease::Key(ended) => ended.cancelled().await,
             Lease::Token { keys, expires } => loop {
-                // In steps, so that changes of the clock are followed.
+                // In steps, so that a change of the clock is noticed.
                 match keys.time_left(expires) {
                     left if left.is_zero() => return,
-                    left => tokio::time::sleep(left.min(BELIEVED)).await,
+                    left => tokio::time::sleep(left.min(KEY_CACHED_FOR)).await,
                 }
             },
         }

@@ -29,7 +29,7 @@ pub struct Limiters {
 }
 
 /// A running request. It counts until its answer was sent.
-pub struct Running {
+pub struct RunningRequest {
     _permits: [OwnedSemaphorePermit; 2],
 }
 
@@ -52,7 +52,7 @@ impl Limiters {
     }
 
     /// Admits a request of this caller, or says when to retry.
-    pub fn enter(&self, who: &Arc<str>, tenant: &TenantName, lane: &Lane) -> Result<Running, Problem> {
+    pub fn enter(&self, who: &Arc<str>, tenant: &TenantName, lane: &Lane) -> Result<RunningRequest, Problem> {
         if self.rate.len() > KNOWN_MAX {
             self.rate.retain_recent();
         }
@@ -82,7 +82,7 @@ impl Limiters {
         let semaphore =
             running.entry(who.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.limits.concurrent)));
         match semaphore.clone().try_acquire_owned() {
-            Ok(permit) => Ok(Running { _permits: [of_tenant, permit] }),
+            Ok(permit) => Ok(RunningRequest { _permits: [of_tenant, permit] }),
             Err(_) => {
                 let text = format!("{} requests or streams of this key are running", self.limits.concurrent);
                 Err(Problem::later("access.concurrency", Duration::from_secs(1), text))

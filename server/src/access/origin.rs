@@ -17,7 +17,7 @@ pub fn check(config: &Config, request: &Parts) -> Result<(), Problem> {
     let host = request.uri.authority().map(|authority| authority.as_str()).or_else(|| header(HOST));
     let listens = config.listen.ip();
     if !host.is_some_and(|host| is_ours(host, listens)) {
-        let text = "this server has no keys and answers only to localhost; ask it as http://localhost:PORT";
+        let text = "this server has no keys and answers only to localhost; use http://localhost:PORT";
         return Err(Problem::new(StatusCode::FORBIDDEN, "access.host", text));
     }
     let Some(origin) = header(ORIGIN) else { return Ok(()) };
@@ -25,7 +25,7 @@ pub fn check(config: &Config, request: &Parts) -> Result<(), Problem> {
     if ours || config.cors_origins.iter().any(|allowed| allowed == origin) {
         return Ok(());
     }
-    let text = "pages of other sites may not use a server without keys; allow theirs with cors.origins";
+    let text = "pages of other sites may not use a server without keys; allow them with cors.origins";
     Err(Problem::new(StatusCode::FORBIDDEN, "access.origin", text))
 }
 
@@ -42,7 +42,7 @@ fn is_ours(host: &str, listens: impl ToString) -> bool {
             None => host,
         },
     };
-    // Nearly every request names one of these, and the address need not be written.
+    // Nearly every request names one of these: compared as they are, the address need not be formatted.
     name.eq_ignore_ascii_case("localhost")
         || ["127.0.0.1", "::1"].contains(&name)
         || name == listens.to_string()

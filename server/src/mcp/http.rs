@@ -1,11 +1,11 @@
 //! MCP over HTTP: ownership and end of sessions.
 //!
-//! The SDK identifies sessions by an unguessable id. Here each belongs to the tenant that began it, for
-//! everyone else it does not exist; and it ends after a period without requests and listeners.
+//! The SDK identifies sessions by an unguessable id. Here each belongs to the tenant that began it, and
+//! does not exist for anyone else; it ends after a period without requests and listeners.
 
 use super::Shared;
-use super::service::{SentArguments, Service};
-use super::watch::Lists;
+use super::service::{RawArguments, Service};
+use super::watch::ListingSource;
 use crate::access::{Caller, Lease, Reader};
 use crate::app::App;
 use crate::json;
@@ -38,7 +38,7 @@ const SESSION_ID: &str = "mcp-session-id";
 pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let shared = Shared::new(
         "http",
-        Lists::Served(app.store.listings()),
+        ListingSource::Served(app.store.listings()),
         app.config.mcp_record.clone(),
         app.stopping.clone(),
     );
@@ -69,10 +69,10 @@ struct Sessions {
     shared: Arc<Shared>,
     app: Arc<App>,
     idle: Duration,
-    open: Mutex<HashMap<String, Open>>,
+    open: Mutex<HashMap<String, OpenSession>>,
 }
 
-struct Open {
+struct OpenSession {
     tenant: TenantName,
     /// Number of running requests and streams.
     visits: usize,
@@ -98,7 +98,7 @@ impl Drop for Visit {
 }
 
 impl Sessions {
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Open>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<String, OpenSession>> {
         self.open.lock()
     }
 
@@ -116,7 +116,7 @@ impl Sessions {
         let mut sessions = self.open();
         let theirs = sessions.values().filter(|open| open.tenant == tenant).count();
         let last = Instant::now();
-        let open = Open { tenant, visits: 0, last, _ended: ended.clone().drop_guard() };
+        let open = OpenSession { tenant, visits: 0, last, _ended: ended.clone().drop_guard() };
         if theirs >= MCP_SESSIONS_MAX {
             return false;
         }
@@ -168,12 +168,12 @@ impl Sessions {
 
 async fn guard(
     State(sessions): State<Arc<Sessions>>,
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Extension(caller): Extension<Caller>,
     request: Request,
     next: Next,
 ) -> Response {
-    let tenant = scope.name().clone();
+    let tenant = tenant.name().clone();
     let named = session_id(request.headers());
     let visit = match &named {
         Some(id) => match sessions.visit(id, &tenant) {
@@ -189,7 +189,7 @@ async fn guard(
         Err(problem) => return problem.into_response(),
     };
     let response = next.run(request).await;
-    // The SDK answers both alike, in words of its own parser.
+    // The SDK answers both with the words of its parser.
     match response.status() {
         StatusCode::UNSUPPORTED_MEDIA_TYPE if is_json => {
             let text = "the body is not a JSON-RPC message; send one such as {\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\"}";
@@ -216,7 +216,7 @@ async fn guard(
     match visit {
         Some(visit) if streams => {
             let (parts, body) = response.into_parts();
-            // The visit lasts as long as the stream.
+            // The session is in use for as long as the stream lasts.
             let body = body.into_data_stream().map(move |part| {
                 let _ = &visit;
                 part
@@ -232,12 +232,12 @@ async fn read(app: &App, request: Request) -> Result<Request, Problem> {
     let (mut parts, body) = request.into_parts();
     let bytes = json::bytes(Request::new(body), &app.config, app.config.body_bytes_max).await?;
     if let Some(arguments) = arguments(&bytes) {
-        parts.extensions.insert(SentArguments(arguments));
+        parts.extensions.insert(RawArguments(arguments));
     }
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
 
-/// The arguments of a tool call, as in the message: the SDK parses them into a value, which changes numbers.
+/// The arguments of a tool call, byte for byte: the SDK parses them into a value, which changes numbers.
 fn arguments(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Message<'a> {

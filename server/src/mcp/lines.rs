@@ -1,7 +1,7 @@
 //! Messages as lines: the transport of MCP over standard input and output.
 //!
-//! The SDK's own is silent about a line that it cannot read, so that the client waits for ever. This one answers, with the
-//! id of the request wherever that can be read, and numbers the calls of tools in the order of their arrival.
+//! The SDK's own transport does not answer a line that it cannot read, so the client waits forever. This one answers, with the
+//! id of the request wherever that can be read, and keeps tool calls in the order of their arrival.
 
 use futures_util::StreamExt;
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ const LINE_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct Lines<R, W> {
     read: FramedRead<R, LineDecoder>,
     write: Arc<tokio::sync::Mutex<Option<W>>>,
-    /// Resolves when the last tool that was called is over.
+    /// Resolves when the last tool call is over.
     last_call: Option<oneshot::Receiver<()>>,
 }
 
@@ -60,11 +60,11 @@ where
                 Some(line) => read(&line),
                 None => {
                     let text = format!("a message has at most {LINE_BYTES_MAX} bytes; send less at a time");
-                    Heard::Refused(refusal(ErrorCode::INVALID_REQUEST, None, &text))
+                    ParsedLine::Refused(refusal(ErrorCode::INVALID_REQUEST, None, &text))
                 }
             };
             match heard {
-                Heard::Message(mut message) => {
+                ParsedLine::Message(mut message) => {
                     if let JsonRpcMessage::Request(request) = &mut *message
                         && let ClientRequest::CallToolRequest(call) = &mut request.request
                     {
@@ -74,8 +74,8 @@ where
                     }
                     return Some(*message);
                 }
-                Heard::Nothing => {}
-                Heard::Refused(answer) => {
+                ParsedLine::Nothing => {}
+                ParsedLine::Refused(answer) => {
                     // In a task of its own: this future may be dropped in the middle of a line.
                     let write = self.write.clone();
                     let written = tokio::spawn(async move { write_line(&write, answer.into_bytes()).await });
@@ -104,12 +104,12 @@ async fn write_line<W: AsyncWrite + Unpin>(
 
 type CallEnds = (Option<oneshot::Receiver<()>>, oneshot::Sender<()>);
 
-/// The place of a tool call among those of its connection.
+/// Position of a tool call among those of its connection.
 #[derive(Clone)]
 pub struct CallOrder(Arc<Mutex<Option<CallEnds>>>);
 
 impl CallOrder {
-    /// Waits until the calls before it are over. The next one waits until what is returned is dropped.
+    /// Waits until the calls before it are over. The next call waits until the returned sender is dropped.
     pub async fn wait(&self) -> Option<oneshot::Sender<()>> {
         let (before, done) = self.0.lock().take()?;
         if let Some(before) = before {
@@ -121,15 +121,15 @@ impl CallOrder {
 }
 
 /// Content of a line.
-enum Heard {
+enum ParsedLine {
     Message(Box<ClientJsonRpcMessage>),
-    /// Not a request, so that nobody waits for an answer.
+    /// Not a request: the client does not wait for an answer.
     Nothing,
-    /// Not a message: the answer.
+    /// Not a message; the answer to it.
     Refused(String),
 }
 
-/// Fields of any message. Half of a surrogate pair in another field does not disturb.
+/// Fields of any message. They can be read even if another field contains half of a surrogate pair.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow)]
@@ -139,12 +139,12 @@ struct Envelope<'a> {
     error: Option<IgnoredAny>,
 }
 
-fn read(line: &[u8]) -> Heard {
+fn read(line: &[u8]) -> ParsedLine {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {
-        return Heard::Nothing;
+        return ParsedLine::Nothing;
     }
-    let refused = |code, id: Option<&RawValue>, text: &str| Heard::Refused(refusal(code, id, text));
+    let refused = |code, id: Option<&RawValue>, text: &str| ParsedLine::Refused(refusal(code, id, text));
     let Some(text) =
         std::str::from_utf8(line).ok().filter(|line| serde_json::from_str::<&RawValue>(line).is_ok())
     else {
@@ -156,13 +156,13 @@ fn read(line: &[u8]) -> Heard {
         return refused(ErrorCode::INVALID_REQUEST, None, text);
     };
     let error = match serde_json::from_str(text) {
-        Ok(message) => return Heard::Message(Box::new(message)),
+        Ok(message) => return ParsedLine::Message(Box::new(message)),
         Err(error) => error,
     };
     let is_answer = method.is_none() && (result.is_some() || failure.is_some());
     match (id, method) {
-        (None, Some(_)) => Heard::Nothing,
-        _ if is_answer => Heard::Nothing,
+        (None, Some(_)) => ParsedLine::Nothing,
+        _ if is_answer => ParsedLine::Nothing,
         // The object as a whole is JSON.
         (id, Some(_)) if error.is_syntax() => {
             refused(ErrorCode::INVALID_PARAMS, id, &format!("a text cannot be read: {error}"))

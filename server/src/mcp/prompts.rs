@@ -30,14 +30,14 @@ pub fn list() -> Vec<Prompt> {
 }
 
 /// The messages of a prompt. Blocks.
-pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetPromptResult, Error> {
+pub fn get(tenant: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetPromptResult, Error> {
     if name != CONTINUE {
         let text = format!("there is no prompt {:?}; there is {CONTINUE}", clip(name));
         return Err(Error::invalid("prompt.absent", text));
     }
     let wrong = |text: &str| Error::invalid("prompt.arguments", text);
     let conversation = arguments.get("conversation").and_then(Value::as_str).ok_or_else(|| {
-        wrong("give the argument conversation: an id, the beginning of one, or @last for the one with the latest turn or a fork made of it since")
+        wrong("the argument conversation is missing; give an id, the beginning of one, or @last for the one with the latest turn or a fork made of it since")
     })?;
     let budget = match arguments.get("budget") {
         None => BUDGET,
@@ -48,8 +48,8 @@ pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetProm
             .or_else(|| given.as_str()?.trim().parse().ok())
             .ok_or_else(|| wrong("budget must be a number of tokens, such as 8000"))?,
     };
-    let id = scope.resolve(conversation)?;
-    let context = scope.conversation(id).contexts().build(&ContextOptions::new(budget))?;
+    let id = tenant.resolve(conversation)?;
+    let context = tenant.conversation(id).contexts().build(&ContextOptions::new(budget))?;
     let mut messages = Vec::new();
     // Prompts have no system messages: they become user messages.
     if let Some(system) = context.system.as_ref().and_then(|raw| raw.read::<Value>()) {
@@ -66,13 +66,13 @@ pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetProm
             messages.push(PromptMessage::new_text(role, text));
         }
     }
-    let title = scope.conversation(id).get()?.title.unwrap_or_else(|| id.to_string());
+    let title = tenant.conversation(id).get()?.title.unwrap_or_else(|| id.to_string());
     Ok(GetPromptResult::new(messages).with_description(format!("{title} ({id})")))
 }
 
 /// Ids with this prefix, or whose titles contain it; latest first. Blocks.
-pub fn complete(scope: &Tenant, typed: &str) -> Result<CompletionInfo, Error> {
-    let page = scope.list(ListQuery { limit: COMPLETED_FROM, ..ListQuery::default() })?;
+pub fn complete(tenant: &Tenant, typed: &str) -> Result<CompletionInfo, Error> {
+    let page = tenant.list(ListQuery { limit: COMPLETED_FROM, ..ListQuery::default() })?;
     let lower = typed.to_lowercase();
     let titled = |title: &Option<String>| {
         title.as_ref().is_some_and(|title| !lower.is_empty() && title.to_lowercase().contains(&lower))

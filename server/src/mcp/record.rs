@@ -43,13 +43,13 @@ impl Recorder {
     /// Creates the file: `<folder>/<tenant>/sessions/….jsonl`.
     pub fn begin(
         folder: &Path,
-        scope: &Tenant,
+        tenant: &Tenant,
         transport: &str,
         client: Option<&Implementation>,
     ) -> Recorder {
-        let begun = scope
+        let begun = tenant
             .records_in(folder)
-            .and_then(|records| Ok((records, start(folder, scope, transport, client)?)));
+            .and_then(|records| Ok((records, start(folder, tenant, transport, client)?)));
         let (records, session) = match begun {
             Ok((records, session)) => (Some(records), Ok(session)),
             Err(error) => (None, Err(error)),
@@ -147,7 +147,7 @@ impl Drop for Recorder {
 
 fn start(
     folder: &Path,
-    scope: &Tenant,
+    tenant: &Tenant,
     transport: &str,
     client: Option<&Implementation>,
 ) -> Result<Session, Error> {
@@ -159,7 +159,7 @@ fn start(
         subject_key: "tenant".into(),
         agent_provider: client.map(|client| format!("{} {}", client.name, client.version)),
         extra: Fields::of(&serde_json::json!({"program": "everturn mcp", "transport": transport}))?,
-        ..New::about(scope.name().to_string(), id, SystemWorld.now())
+        ..New::about(tenant.name().to_string(), id, SystemWorld.now())
     };
     Session::start(folder, &new, Options::default())
 }

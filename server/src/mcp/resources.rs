@@ -54,7 +54,7 @@ impl Address {
     }
 }
 
-/// Both ways to read a conversation.
+/// The two forms in which a conversation can be read.
 pub fn templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new(format!("{ROOT}{{id}}"), "conversation")
@@ -73,22 +73,22 @@ pub fn templates() -> Vec<ResourceTemplate> {
 }
 
 /// A page of conversations. Blocks.
-pub fn list(scope: &Tenant, after: Option<&str>) -> Result<ListResourcesResult, Error> {
+pub fn list(tenant: &Tenant, after: Option<&str>) -> Result<ListResourcesResult, Error> {
     let after = after.map(cursor).transpose()?;
-    let page = scope.list(ListQuery { after, limit: PAGE, ..ListQuery::default() })?;
-    let described = page.data.iter().map(|conversation| resource(scope, conversation));
+    let page = tenant.list(ListQuery { after, limit: PAGE, ..ListQuery::default() })?;
+    let described = page.data.iter().map(|conversation| resource(tenant, conversation));
     let mut list = ListResourcesResult::with_all_items(described.collect::<Result<_, _>>()?);
     list.next_cursor = page.next.map(cursor_text);
     Ok(list)
 }
 
-fn resource(scope: &Tenant, conversation: &Conversation) -> Result<Resource, Error> {
+fn resource(tenant: &Tenant, conversation: &Conversation) -> Result<Resource, Error> {
     let resource = Resource::new(uri(conversation.id), conversation.id.to_string())
         .with_description(facts(conversation))
         .with_mime_type("text/markdown");
     let title = match &conversation.title {
         Some(title) => Some(masked(title).into_owned()),
-        None => preview(scope, conversation)?,
+        None => preview(tenant, conversation)?,
     };
     Ok(match title {
         Some(title) => resource.with_title(title),
@@ -96,7 +96,7 @@ fn resource(scope: &Tenant, conversation: &Conversation) -> Result<Resource, Err
     })
 }
 
-/// Masks secrets: a list shows them to whoever looks for something else.
+/// Masks secrets: a list is shown to people who look for something else.
 fn masked(text: &str) -> Cow<'_, str> {
     redaction::mask(text, &mut Vec::new())
 }
@@ -110,17 +110,17 @@ fn facts(conversation: &Conversation) -> String {
 }
 
 /// Reads a conversation. Blocks.
-pub fn read(scope: &Tenant, uri: &str) -> Result<ReadResourceResult, Error> {
+pub fn read(tenant: &Tenant, uri: &str) -> Result<ReadResourceResult, Error> {
     let address = Address::parse(uri)?;
     let (text, kind) = match address.transcript {
-        true => (transcript(scope, address.conversation)?, "application/json"),
-        false => (markdown(scope, address.conversation)?, "text/markdown"),
+        true => (transcript(tenant, address.conversation)?, "application/json"),
+        false => (markdown(tenant, address.conversation)?, "text/markdown"),
     };
     Ok(ReadResourceResult::new(vec![ResourceContents::text(text, uri).with_mime_type(kind)]))
 }
 
-fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
-    let text = scope.conversation(id).transcript()?;
+fn transcript(tenant: &Tenant, id: ConversationId) -> Result<String, Error> {
+    let text = tenant.conversation(id).transcript()?;
     if text.len() > RESOURCE_BYTES_MAX {
         let (limit, got) = (RESOURCE_BYTES_MAX as u64, text.len() as u64);
         return Err(Error::limit(
@@ -133,11 +133,11 @@ fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
     Ok(text)
 }
 
-fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
-    let conversation = scope.conversation(id).get()?;
+fn markdown(tenant: &Tenant, id: ConversationId) -> Result<String, Error> {
+    let conversation = tenant.conversation(id).get()?;
     let newest =
         HistoryQuery { limit: RESOURCE_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
-    let page = scope.conversation(id).history(newest)?;
+    let page = tenant.conversation(id).history(newest)?;
     let title = conversation.title.as_deref().unwrap_or("Untitled conversation");
     let mut out = format!("# {title}\n\n{id}: {}\n", facts(&conversation));
     if let Some(seq) = page.next {

@@ -2,7 +2,7 @@
 
 use super::lines::CallOrder;
 use super::record::Recorder;
-use super::stdio::{Asked, SharedStore};
+use super::stdio::{SharedStore, ToolDispatch};
 use super::{Shared, prompts, protocol_error, resources, tools, watch};
 use crate::access::{Caller, KeyRole};
 use crate::app::{blocking, large};
@@ -11,7 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::http::Uri;
 use axum::http::request::Parts;
 use everturn::Tenant;
-use everturn_api::{Asker, Row, Work};
+use everturn_api::{Requester, Row, Work};
 use everturn_core::Error;
 use parking_lot::Mutex;
 use resources::Address;
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use tokio_util::task::AbortOnDropHandle;
 use tools::Toolsets;
-use watch::{Client, Listed};
+use watch::{Client, ListingUpdates};
 
 /// Requests of the protocol.
 const METHODS: [&str; 14] = [
@@ -56,7 +56,7 @@ Everturn stores conversations: every turn, permanently. Start one with `create_c
 /// The caller of an MCP request.
 #[derive(Clone)]
 pub struct McpCaller {
-    pub scope: Tenant,
+    pub tenant: Tenant,
     /// The store, if another process may own it.
     pub store: Option<Arc<dyn SharedStore>>,
     pub role: KeyRole,
@@ -84,7 +84,7 @@ impl McpCaller {
 
 /// The arguments of a tool call as the client sent them.
 #[derive(Clone)]
-pub struct SentArguments(pub String);
+pub struct RawArguments(pub String);
 
 /// The tool sets that `/mcp?toolsets=` names.
 fn toolsets(uri: &Uri) -> Result<Toolsets, Error> {
@@ -101,7 +101,7 @@ fn toolsets(uri: &Uri) -> Result<Toolsets, Error> {
 }
 
 /// A caller over standard input and output.
-pub struct Local {
+pub struct StdioCaller {
     pub store: Arc<dyn SharedStore>,
     pub role: KeyRole,
     pub toolsets: Toolsets,
@@ -111,18 +111,18 @@ pub struct Local {
 pub struct Service {
     shared: Arc<Shared>,
     /// The store and the rights of the caller, if there is no HTTP request.
-    local: Option<Local>,
+    local: Option<StdioCaller>,
     /// The session's recorder; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
     /// Changes of lists since the session began, until the client is ready to be notified.
-    listed: Mutex<Option<Listed>>,
+    listed: Mutex<Option<ListingUpdates>>,
     /// Subscriptions, by URI.
     watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
 }
 
 impl Service {
     /// Serves callers over HTTP, or one local caller.
-    pub fn new(shared: Arc<Shared>, local: Option<Local>) -> Service {
+    pub fn new(shared: Arc<Shared>, local: Option<StdioCaller>) -> Service {
         let listed = Mutex::new(Some(shared.lists.subscribe()));
         Service { shared, local, recorder: OnceLock::new(), listed, watches: Mutex::default() }
     }
@@ -134,12 +134,12 @@ impl Service {
             Some((parts.extensions.get::<Caller>()?, &parts.uri))
         };
         let Some((caller, uri)) = asked() else {
-            let Some(Local { store, role, toolsets }) = &self.local else {
+            let Some(StdioCaller { store, role, toolsets }) = &self.local else {
                 let text = "access.unauthorized: this needs a key; send it as a bearer token";
                 return Err(ErrorData::invalid_request(text, None));
             };
             return Ok(McpCaller {
-                scope: store.tenant(),
+                tenant: store.tenant(),
                 store: Some(store.clone()),
                 role: *role,
                 lane: None,
@@ -148,7 +148,7 @@ impl Service {
             });
         };
         Ok(McpCaller {
-            scope: caller.scope.clone(),
+            tenant: caller.tenant.clone(),
             store: None,
             role: caller.role,
             lane: Some(caller.lane.clone()),
@@ -158,7 +158,7 @@ impl Service {
     }
 
     fn recorder(&self, caller: &McpCaller) -> Option<Arc<Recorder>> {
-        self.recorder.get().cloned().or_else(|| self.shared.loose_recorder(&caller.scope))
+        self.recorder.get().cloned().or_else(|| self.shared.loose_recorder(&caller.tenant))
     }
 
     /// Answers with the result of a blocking function, and records it.
@@ -174,8 +174,8 @@ impl Service {
             let asked = recorder.asked();
             (recorder, asked)
         });
-        let scope = caller.scope.clone();
-        let answer = caller.blocking(false, move || work(&scope)).await.map_err(protocol_error);
+        let tenant = caller.tenant.clone();
+        let answer = caller.blocking(false, move || work(&tenant)).await.map_err(protocol_error);
         if let Some((recorder, asked)) = recorder {
             recorder.dispatched(method, parameters, &answer, asked);
         }
@@ -207,16 +207,19 @@ impl Service {
         let parsed = || serde_json::Value::Object(request.arguments.clone().unwrap_or_default()).to_string();
         let arguments = sent.unwrap_or_else(parsed);
         let is_large = row.about.work == Work::Large;
-        let asker =
-            Asker { role: caller.role, is_keyless: caller.is_keyless, ..Asker::here(caller.scope.clone()) };
-        let (scope, store) = (caller.scope.clone(), caller.store.clone());
+        let requester = Requester {
+            role: caller.role,
+            is_keyless: caller.is_keyless,
+            ..Requester::here(caller.tenant.clone())
+        };
+        let (holder, store) = (caller.tenant.caller().clone(), caller.store.clone());
         let run = move || {
             let json = match store.map(|store| store.ask(row, arguments.clone())) {
-                None => tools::run(row, asker, &arguments),
-                Some(Asked::Answered(answer)) => answer,
-                Some(Asked::Here(tenant, arguments)) => {
-                    let tenant = tenant.called_by(scope.caller().clone());
-                    tools::run(row, Asker { tenant, ..asker }, &arguments)
+                None => tools::run(row, requester, &arguments),
+                Some(ToolDispatch::Answered(answer)) => answer,
+                Some(ToolDispatch::Here(tenant, arguments)) => {
+                    let tenant = tenant.called_by(holder);
+                    tools::run(row, Requester { tenant, ..requester }, &arguments)
                 }
             };
             tools::answer(json?)
@@ -265,8 +268,8 @@ impl ServerHandler for Service {
         let folder = self.shared.record.clone().filter(|_| self.recorder.get().is_none());
         if let Some(folder) = folder {
             let (transport, client) = (self.shared.transport, request.client_info.clone());
-            let scope = caller.scope.clone();
-            let begin = move || Ok(Recorder::begin(&folder, &scope, transport, Some(&client)));
+            let tenant = caller.tenant.clone();
+            let begin = move || Ok(Recorder::begin(&folder, &tenant, transport, Some(&client)));
             let recorder = blocking(begin).await.map_err(protocol_error)?;
             let _ = self.recorder.set(Arc::new(recorder));
         }
@@ -278,7 +281,7 @@ impl ServerHandler for Service {
         let Ok(caller) = self.caller(&context.extensions) else { return };
         let listed = self.listed.lock().take();
         if let Some(listed) = listed {
-            let tenant = caller.scope.name().clone();
+            let tenant = caller.tenant.name().clone();
             self.watch(String::new(), watch::list(listed, tenant, Client::Session(context.peer)));
         }
     }
@@ -305,7 +308,7 @@ impl ServerHandler for Service {
         let caller = self.caller(&context.extensions)?;
         let order = context.extensions.get::<CallOrder>().cloned();
         let mut place = if let Some(order) = order { order.wait().await } else { None };
-        // A call that changes nothing holds no other up, nor does one that may wait for an approval.
+        // Other calls do not wait for one that changes nothing, nor for one that may wait for an approval.
         let holds = |row: &&Row| row.about.role > KeyRole::Reader && !row.about.asks_model;
         if tools::find(&request.name, &caller.toolsets).filter(holds).is_none() {
             place.take();
@@ -315,8 +318,7 @@ impl ServerHandler for Service {
                 recorder.called(&request.name, request.arguments.as_ref().unwrap_or(&JsonObject::new()));
             (recorder, call)
         });
-        let sent =
-            context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<SentArguments>());
+        let sent = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<RawArguments>());
         let answer = self.call(caller, &request, sent.map(|sent| sent.0.clone())).await;
         if let Some((recorder, call)) = recorded {
             recorder.answered(call, &answer);
@@ -333,8 +335,7 @@ impl ServerHandler for Service {
     ) -> Result<CustomResult, ErrorData> {
         match METHODS.contains(&request.method.as_str()) {
             true => {
-                let text =
-                    format!("the parameters of {} are missing, or not what is expected", request.method);
+                let text = format!("the parameters of {} are missing or invalid", request.method);
                 Err(ErrorData::invalid_params(text, None))
             }
             false => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None)),
@@ -347,7 +348,7 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.as_ref().and_then(|page| page.cursor.clone());
-        let list = move |scope: &Tenant| resources::list(scope, cursor.as_deref());
+        let list = move |tenant: &Tenant| resources::list(tenant, cursor.as_deref());
         self.answer(&context, "resources/list", &request, list).await
     }
 
@@ -366,7 +367,7 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri.clone();
-        let read = move |scope: &Tenant| resources::read(scope, &uri);
+        let read = move |tenant: &Tenant| resources::read(tenant, &uri);
         let answer = self.answer(&context, "resources/read", &request, read).await;
         answer.map(Into::into).map_err(|error| with_uri(error, &request.uri))
     }
@@ -389,15 +390,15 @@ impl ServerHandler for Service {
             let asked = recorder.asked();
             (recorder, asked)
         });
-        let (id, scope) = (address.conversation, caller.scope.clone());
+        let (id, tenant) = (address.conversation, caller.tenant.clone());
         // Subscribed before the answer: everything after the answer is reported.
-        let updates = blocking(move || watch::from_now(&scope, id)).await.map_err(absent);
+        let updates = blocking(move || watch::from_now(&tenant, id)).await.map_err(absent);
         let answer = updates.as_ref().map(|_| ()).map_err(Clone::clone);
         if let Some((recorder, asked)) = recorder {
             recorder.dispatched("resources/subscribe", &request, &answer, asked);
         }
         let (uri, client) = (request.uri.clone(), Client::Session(context.peer));
-        self.watch(request.uri, watch::conversation(caller.scope, id, updates?, uri, client));
+        self.watch(request.uri, watch::conversation(caller.tenant, id, updates?, uri, client));
         Ok(())
     }
 
@@ -420,25 +421,25 @@ impl ServerHandler for Service {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let scope = self.caller(&context.request_context().extensions)?.scope;
+        let tenant = self.caller(&context.request_context().extensions)?.tenant;
         let accepted = context.accepted().clone();
         let mut watches = Vec::new();
-        // The client was told that we listen before we did. What came in between is unknown, so each is
+        // The client was told that it is subscribed before it was. Changes in between are unknown, so each resource is
         // reported once.
         for uri in accepted.resource_subscriptions.unwrap_or_default() {
             let address = Address::parse(&uri).map_err(protocol_error)?;
-            let (id, from) = (address.conversation, scope.clone());
+            let (id, from) = (address.conversation, tenant.clone());
             let updates = blocking(move || watch::from_now(&from, id)).await.map_err(protocol_error)?;
             let client = Client::Listening(context.sink().clone());
             client.updated(&uri).await;
-            let told = watch::conversation(scope.clone(), id, updates, uri, client);
+            let told = watch::conversation(tenant.clone(), id, updates, uri, client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         if accepted.resources_list_changed == Some(true) {
             let client = Client::Listening(context.sink().clone());
             let listed = self.shared.lists.subscribe();
             client.list_changed().await;
-            let told = watch::list(listed, scope.name().clone(), client);
+            let told = watch::list(listed, tenant.name().clone(), client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         tokio::select! {
@@ -474,7 +475,7 @@ impl ServerHandler for Service {
     ) -> Result<GetPromptResponse, ErrorData> {
         let arguments = request.arguments.clone().unwrap_or_default();
         let name = request.name.clone();
-        let get = move |scope: &Tenant| prompts::get(scope, &name, &arguments);
+        let get = move |tenant: &Tenant| prompts::get(tenant, &name, &arguments);
         let answer = self.answer(&context, "prompts/get", &request, get).await;
         // A prompt is not a resource: an unknown name is an invalid argument.
         answer.map(Into::into).map_err(|error| match error.code {
@@ -501,8 +502,8 @@ impl ServerHandler for Service {
         let typed = request.argument.value.clone();
         // Only a prompt accepts @last.
         let whole = matches!(request.r#ref, Reference::Resource(_));
-        self.answer(&context, "completion/complete", &request, move |scope| {
-            let mut found = if ours { prompts::complete(scope, &typed)? } else { CompletionInfo::default() };
+        self.answer(&context, "completion/complete", &request, move |tenant| {
+            let mut found = if ours { prompts::complete(tenant, &typed)? } else { CompletionInfo::default() };
             found.values.retain(|value| !whole || value != "@last");
             Ok(CompleteResult::new(found))
         })

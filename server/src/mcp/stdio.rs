@@ -2,9 +2,9 @@
 
 use super::Shared;
 use super::lines::Lines;
-use super::service::{Local, Service};
+use super::service::{Service, StdioCaller};
 use super::tools::Toolsets;
-use super::watch::Lists;
+use super::watch::ListingSource;
 use crate::access::KeyRole;
 use everturn::Tenant;
 use everturn_api::Row;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Options of MCP over standard input and output.
 pub struct Stdio {
-    /// The conversations that are offered.
+    /// Store of the conversations that are served.
     pub store: Arc<dyn SharedStore>,
     /// Tools that are offered.
     pub toolsets: Toolsets,
@@ -35,11 +35,11 @@ pub trait SharedStore: Send + Sync {
 
     /// Has the owner of the store run a tool, if it writes and this process is not the owner. Takes over from an owner
     /// that has ended. Blocks.
-    fn ask(&self, tool: &'static Row, arguments: String) -> Asked;
+    fn ask(&self, tool: &'static Row, arguments: String) -> ToolDispatch;
 }
 
 /// Result of asking the owner of the store to run a tool.
-pub enum Asked {
+pub enum ToolDispatch {
     /// The owner ran it, with this answer.
     Answered(Result<Vec<u8>, Error>),
     /// This process does, on this tenant and with these arguments.
@@ -52,8 +52,8 @@ impl SharedStore for Tenant {
         self.clone()
     }
 
-    fn ask(&self, _: &'static Row, arguments: String) -> Asked {
-        Asked::Here(self.clone(), arguments)
+    fn ask(&self, _: &'static Row, arguments: String) -> ToolDispatch {
+        ToolDispatch::Here(self.clone(), arguments)
     }
 }
 
@@ -74,10 +74,10 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
             (false, false) => KeyRole::Writer,
             (false, true) => KeyRole::Admin,
         };
-        let lists = Lists::Shared(options.store.clone());
+        let lists = ListingSource::Shared(options.store.clone());
         let shared = Shared::new("stdio", lists, options.record.clone(), stopping.clone());
         let Stdio { store, toolsets, .. } = options;
-        let local = Local { store, role, toolsets };
+        let local = StdioCaller { store, role, toolsets };
         let service = Service::new(Arc::new(shared), Some(local));
         tokio::spawn(stop_signal(stopping.clone()));
         let lines = Lines::new(rmcp::transport::io::stdio_pipes());

@@ -53,10 +53,10 @@ impl Endpoint {
             request = request.header("mcp-session-id", id);
         }
         if let Some((tenant, role)) = who {
-            let scope = self.app.store.tenant(tenant).unwrap();
-            let (credential, lane) = (Credential::None, self.app.access.lane(&scope));
+            let tenant = self.app.store.tenant(tenant).unwrap();
+            let (credential, lane) = (Credential::None, self.app.access.lane(&tenant));
             request =
-                request.extension(Caller { scope, role, who: None, credential, is_keyless: false, lane });
+                request.extension(Caller { tenant, role, who: None, credential, is_keyless: false, lane });
         }
         let response = self.router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
         let status = response.status();
@@ -135,14 +135,14 @@ fn an_answer_from_before_an_erasure_is_recorded_without_content() {
     const WORD: &str = "quetzalcoatlus";
     let folder = tempfile::tempdir().unwrap();
     let store = Everturn::open("memory:").unwrap();
-    let scope = store.tenant("acme").unwrap();
-    let recorder = super::record::Recorder::begin(folder.path(), &scope, "http", None);
-    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let tenant = store.tenant("acme").unwrap();
+    let recorder = super::record::Recorder::begin(folder.path(), &tenant, "http", None);
+    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
     let said = everturn::NewTurn::user("short");
-    let turn = scope.conversation(id).append(said).wait().unwrap().turns[0].id;
+    let turn = tenant.conversation(id).append(said).wait().unwrap().turns[0].id;
     let call = recorder.called("append_turns", &json!({"turns": [{"content": "short"}]}));
     let asked = recorder.asked();
-    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
+    tenant.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     let answer = rmcp::model::CallToolResult::success(vec![rmcp::model::ContentBlock::text(WORD)]);
     recorder.answered(call, &Ok(answer));
     recorder.dispatched("prompts/get", &json!({"text": WORD}), &Ok(json!({"text": WORD})), asked);

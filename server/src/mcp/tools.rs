@@ -6,9 +6,9 @@
 use super::service::McpCaller;
 use crate::schema::{for_each, simplify};
 use everturn::model::wait;
-use everturn_api::given::Given;
+use everturn_api::decode::RawRequest;
 use everturn_api::hints::in_tools;
-use everturn_api::{Asker, Noun, Request, Row, TABLE};
+use everturn_api::{Noun, Request, Requester, Row, TABLE};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
 use everturn_core::id::clip;
@@ -97,13 +97,13 @@ pub fn describe(name: &str) -> Option<Tool> {
 /// Parses the arguments of a tool.
 pub fn read(row: &Row, arguments: &str) -> Result<Box<dyn Request>, Error> {
     everturn_core::json::check(arguments)?;
-    (row.read)(&Given { body: arguments, ..Given::default() })
+    (row.read)(&RawRequest { body: arguments, ..RawRequest::default() })
         .map_err(|wrong| Error::invalid("arguments.shape", format!("invalid arguments: {}", wrong.text)))
 }
 
 /// Runs the operation of a tool. Blocks.
-pub fn run(row: &Row, asker: Asker, arguments: &str) -> Result<Vec<u8>, Error> {
-    Ok(wait(read(row, arguments)?.run(asker, String::new()))?.json)
+pub fn run(row: &Row, requester: Requester, arguments: &str) -> Result<Vec<u8>, Error> {
+    Ok(wait(read(row, arguments)?.run(requester, String::new()))?.json)
 }
 
 /// The answer of an operation as the result of its tool.
@@ -166,7 +166,7 @@ fn tool(row: &Row) -> Tool {
         .with_annotations(hints)
 }
 
-/// Puts lists of words where they are referred to: not every client follows a reference, or shows a choice with null.
+/// Inlines enums where they are referred to: not every client follows a reference, or shows a choice with null.
 fn inline_words(value: &mut Value, words: &JsonObject) {
     let find =
         |schema: &Value| words.get(schema["$ref"].as_str()?.strip_prefix("#/$defs/")?)?.as_object().cloned();

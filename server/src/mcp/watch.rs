@@ -47,14 +47,14 @@ impl Client {
 }
 
 /// A subscription from this moment on.
-pub fn from_now(scope: &Tenant, id: ConversationId) -> Result<Subscription, Error> {
-    scope.conversation(id).subscribe(scope.conversation(id).get()?.head.seq)
+pub fn from_now(tenant: &Tenant, id: ConversationId) -> Result<Subscription, Error> {
+    tenant.conversation(id).subscribe(tenant.conversation(id).get()?.head.seq)
 }
 
 /// Reports every append, until the client is gone or the conversation is deleted. Chunks of an open turn are
 /// not reported; its end is.
 pub async fn conversation(
-    scope: Tenant,
+    tenant: Tenant,
     id: ConversationId,
     mut updates: Subscription,
     uri: String,
@@ -86,52 +86,54 @@ pub async fn conversation(
                 break seq;
             }
         };
-        match scope.conversation(id).subscribe(again_from.saturating_sub(1)) {
+        match tenant.conversation(id).subscribe(again_from.saturating_sub(1)) {
             Ok(again) => updates = again,
             Err(_) => return,
         }
     }
 }
 
-/// Source of news about lists of conversations.
-pub enum Lists {
+/// Source of changes of lists of conversations.
+pub enum ListingSource {
     /// A store that this process serves.
     Served(Arc<Listings>),
     /// One that another process may own.
     Shared(Arc<dyn SharedStore>),
 }
 
-impl Lists {
-    /// News from now on.
-    pub fn subscribe(&self) -> Listed {
+impl ListingSource {
+    /// Changes from now on.
+    pub fn subscribe(&self) -> ListingUpdates {
         match self {
-            Lists::Served(listings) => Listed::Served(listings.subscribe()),
-            Lists::Shared(store) => Listed::Shared(store.clone(), store.tenant().changes(None)),
+            ListingSource::Served(listings) => ListingUpdates::Served(listings.subscribe()),
+            ListingSource::Shared(store) => {
+                ListingUpdates::Shared(store.clone(), store.tenant().changes(None))
+            }
         }
     }
 }
 
-/// News about lists of conversations.
-pub enum Listed {
+/// Changes of lists of conversations.
+pub enum ListingUpdates {
     /// Tenants whose list has changed.
     Served(Receiver<TenantName>),
     /// Changes of the tenant.
     Shared(Arc<dyn SharedStore>, ChangeSubscription),
 }
 
-impl Listed {
-    /// The news after a change of the tenant's list; `None` when no more can come.
-    async fn next(self, tenant: &TenantName) -> Option<Listed> {
+impl ListingUpdates {
+    /// Waits for a change of the tenant's list, and returns the subscription to those after it; `None` if there can be no more.
+    async fn next(self, tenant: &TenantName) -> Option<ListingUpdates> {
         match self {
-            Listed::Served(mut listings) => loop {
+            ListingUpdates::Served(mut listings) => loop {
                 match listings.recv().await {
                     Ok(whose) if whose != *tenant => {}
-                    // Too many to count: one of them may be the tenant's.
-                    Ok(_) | Err(RecvError::Lagged(_)) => return Some(Listed::Served(listings)),
+                    // Some were missed: one of them may be the tenant's.
+                    Ok(_) | Err(RecvError::Lagged(_)) => return Some(ListingUpdates::Served(listings)),
                     Err(RecvError::Closed) => return None,
                 }
             },
-            Listed::Shared(store, mut changes) => loop {
+            ListingUpdates::Shared(store, mut changes) => loop {
                 let is_open = changes.wait().await;
                 let from = store.clone();
                 let read = blocking(move || {
@@ -144,7 +146,7 @@ impl Listed {
                     Ok((changes, read.reset || read.data.iter().any(|change| is_listed(change.change))))
                 });
                 match read.await {
-                    Ok((rest, true)) => return Some(Listed::Shared(store, rest)),
+                    Ok((rest, true)) => return Some(ListingUpdates::Shared(store, rest)),
                     Ok((rest, false)) => changes = rest,
                     Err(error) => {
                         tracing::warn!(
@@ -160,7 +162,7 @@ impl Listed {
 }
 
 /// Reports created and deleted conversations of the tenant, until the client is gone.
-pub async fn list(mut listed: Listed, tenant: TenantName, client: Client) {
+pub async fn list(mut listed: ListingUpdates, tenant: TenantName, client: Client) {
     while let Some(rest) = listed.next(&tenant).await {
         if !client.list_changed().await {
             return;

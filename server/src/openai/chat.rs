@@ -2,14 +2,14 @@
 //! not stored.
 
 use super::conversion::extra;
-use super::error::{Refused, in_stream};
+use super::error::{RequestError, in_stream};
 use super::fields::Fields;
-use super::models::{self, Chosen};
+use super::models::{self, SelectedModel};
 use super::recorded::Recorder;
 use super::responses::{answer, now};
 use super::sse::{self, Feed, Steps};
 use super::target::{check_content, check_results, render};
-use super::{ask, completions, tools};
+use super::{completions, request, tools};
 use crate::access::Writer;
 use crate::app::App;
 use crate::json::Json;
@@ -30,8 +30,8 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/chat/completions", post(create))
 }
 
-/// Unsupported fields: the engine's clients do not read them.
-const CANNOT: [&str; 5] = ["functions", "function_call", "logprobs", "top_logprobs", "audio"];
+/// Fields that are refused: the engine's model clients do not support them.
+const UNSUPPORTED_FIELDS: [&str; 5] = ["functions", "function_call", "logprobs", "top_logprobs", "audio"];
 
 /// A call, and how its reply is returned.
 #[derive(Clone)]
@@ -46,27 +46,27 @@ pub struct ReplyFormat {
 
 async fn create(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     headers: HeaderMap,
     Json(mut body): Json<Fields>,
-) -> Result<Response, Refused> {
-    let model = models::find(&scope, body.take("model")?)?;
+) -> Result<Response, RequestError> {
+    let model = models::find(&tenant, body.take("model")?)?;
     let messages: Vec<Raw> = body.need("messages")?;
     if messages.is_empty() {
-        return Err(Refused::field("messages", "messages is empty; give at least one message"));
+        return Err(RequestError::field("messages", "messages is empty; give at least one message"));
     }
     let store = body.take("store")?.unwrap_or(false);
     let stream = body.take("stream")?.unwrap_or(false);
     let options: Option<Value> = body.take("stream_options")?;
     let mut metadata: Option<serde_json::Map<String, Value>> = body.take("metadata")?;
     let named = metadata.as_mut().and_then(|metadata| metadata.shift_remove("conversation"));
-    let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "openai-chat")?;
+    let recorder = Recorder::named(&tenant, &headers, named.as_ref().and_then(Value::as_str), "openai-chat")?;
     if let Some(rest) = metadata.as_ref().filter(|rest| !rest.is_empty() && !store) {
         body.0.insert("metadata".into(), Raw::of(rest)?);
     }
     let request = request(&model, body, messages.clone())?;
     let kept = match store && recorder.is_none() {
-        true => Some(completions::begin(&scope, metadata.unwrap_or_default()).await?),
+        true => Some(completions::begin(&tenant, metadata.unwrap_or_default()).await?),
         false => None,
     };
     let shown = ReplyFormat {
@@ -79,7 +79,7 @@ async fn create(
     let recorder = recorder.or(kept.map(|kept| kept.for_completion(shown.clone())));
     let answered = async {
         if let Some(recorder) = &recorder {
-            recorder.input(&messages).await.map_err(Refused::at("messages"))?;
+            recorder.input(&messages).await.map_err(RequestError::at("messages"))?;
         }
         let steps = sse::unstored(model.configured.client.generate(request));
         if !stream {
@@ -99,33 +99,33 @@ async fn create(
     }
 }
 
-fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Request, Refused> {
+fn request(model: &SelectedModel, mut body: Fields, messages: Vec<Raw>) -> Result<Request, RequestError> {
     if body.take::<u64>("n")?.is_some_and(|n| n != 1) {
-        return Err(Refused::field(
+        return Err(RequestError::field(
             "n",
             "only one reply is generated per request; leave n out, and send several requests",
         ));
     }
     let wanted =
         |name: &&&str| body.0.get(**name).is_some_and(|raw| !matches!(raw.get(), "null" | "false" | "0"));
-    if let Some(name) = CANNOT.iter().find(wanted) {
-        return Err(Refused::field(*name, format!("{name} is not supported here; leave it out")));
+    if let Some(name) = UNSUPPORTED_FIELDS.iter().find(wanted) {
+        return Err(RequestError::field(*name, format!("{name} is not supported here; leave it out")));
     }
-    CANNOT.iter().for_each(|name| drop(body.0.remove(*name)));
+    UNSUPPORTED_FIELDS.iter().for_each(|name| drop(body.0.remove(*name)));
     let to = model.provider();
     let tools = tools::convert(Provider::OpenaiChat, to, body.take("tools")?.unwrap_or_default())?;
     if to == Provider::OpenaiChat {
-        check_content(&messages).map_err(Refused::at("messages"))?;
-        let extra = ask::rest(body, &[]);
+        check_content(&messages).map_err(RequestError::at("messages"))?;
+        let extra = request::rest(body, &[]);
         return Ok(Request { model: model.served.clone(), messages, tools, extra, ..Request::default() });
     }
     let most: Option<u64> = body.take("max_completion_tokens")?;
     let max_output_tokens = most.or(body.take("max_tokens")?);
     let temperature = body.take("temperature")?;
     let without: &[&str] = if tools.is_empty() { &["tool_choice", "parallel_tool_calls"] } else { &[] };
-    let extra = extra(Provider::OpenaiChat, to, &ask::rest(body, without))?;
-    check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(Refused::at("messages"))?;
-    let (system, messages) = render(to, None, &messages).map_err(Refused::at("messages"))?;
+    let extra = extra(Provider::OpenaiChat, to, &request::rest(body, without))?;
+    check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(RequestError::at("messages"))?;
+    let (system, messages) = render(to, None, &messages).map_err(RequestError::at("messages"))?;
     let model = model.served.clone();
     Ok(Request { model, system, messages, tools, max_output_tokens, temperature, json: false, extra })
 }
@@ -148,7 +148,7 @@ pub async fn begun(mut steps: Steps) -> Result<Steps, Error> {
     Ok(futures_util::stream::once(std::future::ready(Ok(first))).chain(steps).boxed())
 }
 
-/// The next piece of a reply, or the whole of it: what is shown as finished is in the log, if it is recorded.
+/// The next piece of a reply, or the whole of it: if it is recorded, its end is shown only once it is in the log.
 pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<GenerationStep, Error> {
     let step = steps.next().await.ok_or_else(sse::endless)??;
     if let (GenerationStep::Done(answer), Some(recorder)) = (&step, recorder) {
@@ -195,7 +195,7 @@ async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, 
     feed.done().boxed().await;
 }
 
-/// A piece of a reply, in the format of chat completions, which has none for seals.
+/// A piece of a reply in the format of chat completions; `None` for a seal, for which it has none.
 fn piece(delta: Delta) -> Option<Value> {
     Some(match delta {
         Delta::Sealed(_) | Delta::Item(_) | Delta::ThinkingEnd => return None,

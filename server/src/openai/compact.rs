@@ -1,10 +1,10 @@
 //! Compacting a conversation that the client stores itself: items go in, a summary comes back that replaces
 //! them in later requests.
 
-use super::ask::Input;
 use super::conversations::new_turn;
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
+use super::request::Input;
 use super::responses::fresh;
 use super::target::end_of;
 use super::{ids, items, models};
@@ -25,7 +25,7 @@ use everturn_views::tokens::Family;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// First bytes of our summaries, before base64. It is not encrypted: it is the client's own conversation.
+/// First bytes of a summary made here, before base64. It is not encrypted: the conversation is the client's own.
 const MARK: &str = "everturn.summary.1\n";
 
 /// `/v1/responses/compact`.
@@ -51,13 +51,16 @@ pub fn summary_of(item: &Raw) -> Result<Option<String>, Error> {
 
 /// Summarizes, in a temporary conversation. User messages are repeated before the summary. From a call that waits for its
 /// result on, everything is repeated after it: the result comes with a later request.
-async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
-    let model = models::find(&scope, Some(body.need("model")?))?;
+async fn compact(
+    Writer(tenant): Writer,
+    Json(mut body): Json<Fields>,
+) -> Result<axum::Json<Value>, RequestError> {
+    let model = models::find(&tenant, Some(body.need("model")?))?;
     let input = body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default();
     let previous: Option<String> = body.take("previous_response_id")?;
     let instructions: Option<String> = body.take("instructions")?;
     if input.is_empty() && previous.is_none() {
-        return Err(Refused::field(
+        return Err(RequestError::field(
             "input",
             "there is nothing to compact; give input or previous_response_id",
         ));
@@ -67,12 +70,12 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
     let (output, read, written) = blocking(move || {
         let place = match &previous {
             Some(previous) => {
-                let (turn, end) = end_of(&scope, previous)?;
-                scope.conversation(turn.conversation).fork(end).wait()?
+                let (turn, end) = end_of(&tenant, previous)?;
+                tenant.conversation(turn.conversation).fork(end).wait()?
             }
             None => {
                 let settings = Settings { retention: Some(Retention::Ephemeral), ..Settings::default() };
-                scope.create(settings).wait()?
+                tenant.create(settings).wait()?
             }
         };
         let summarized = (|| {
@@ -94,7 +97,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
             let read: u64 = messages.iter().map(|message| family.message(message)).sum();
             let (covered, kept) = turns.split_at(kept_from);
             let asked = covered.iter().filter(|turn| turn.role == Role::User);
-            let mut output: Vec<Value> = asked.flat_map(|turn| items::of_turn(&scope, turn)).collect();
+            let mut output: Vec<Value> = asked.flat_map(|turn| items::of_turn(&tenant, turn)).collect();
             let written = summary.as_ref().map_or(0, |text| family.count(text));
             output.extend(summary.map(|text| {
                 json!({
@@ -103,7 +106,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
                     "encrypted_content": BASE64_STANDARD.encode(format!("{MARK}{text}")),
                 })
             }));
-            output.extend(kept.iter().flat_map(|turn| items::of_turn(&scope, turn)));
+            output.extend(kept.iter().flat_map(|turn| items::of_turn(&tenant, turn)));
             Ok((output, read, written))
         })();
         place.delete("it was there to be summarized").wait()?;
@@ -142,7 +145,7 @@ fn turns_of(place: &ConversationHandle) -> Result<Vec<Turn>, Error> {
 }
 
 /// Index of the first turn that is not summarized, because a call waits for its result; the number of turns if none does.
-/// A call that a person has spoken after was interrupted, and waits no more.
+/// A call that is followed by a message of a person was interrupted, and no longer waits.
 fn waiting_from(place: &ConversationHandle, turns: &[Turn], messages: &[Value]) -> Result<usize, Error> {
     let asks = |(turn, message): &(&Turn, &Value)| {
         turn.role == Role::User && pairing::pair([*message]).results.is_empty()

@@ -2,7 +2,7 @@
 //! reply holds the completion.
 
 use super::conversations::{Paging, page, raw_metadata, replace_metadata, texts};
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
 use super::recorded::Recorder;
 use super::responses::fresh;
@@ -45,15 +45,15 @@ pub fn id(conversation: Option<ConversationId>) -> Result<String, Error> {
 }
 
 /// Begins a conversation for a completion.
-pub async fn begin(scope: &Tenant, metadata: Map<String, Value>) -> Result<Recorder, Refused> {
+pub async fn begin(tenant: &Tenant, metadata: Map<String, Value>) -> Result<Recorder, RequestError> {
     let texts = metadata.into_iter().map(|(key, value)| match value {
         Value::String(text) => Ok((key, text)),
-        _ => Err(Refused::field("metadata", format!("metadata.{} is not a text", clip(&key)))),
+        _ => Err(RequestError::field("metadata", format!("metadata.{} is not a text", clip(&key)))),
     });
     let mut metadata = raw_metadata(texts.collect::<Result<BTreeMap<_, _>, _>>()?)?;
     metadata.insert(HIDDEN.to_string(), Raw::of(&OF_CHAT)?);
-    let chat = scope.create(Settings { metadata, ..Settings::default() }).await?;
-    Ok(Recorder::new(scope, chat.id(), "openai-chat"))
+    let chat = tenant.create(Settings { metadata, ..Settings::default() }).await?;
+    Ok(Recorder::new(tenant, chat.id(), "openai-chat"))
 }
 
 fn absent(id: &str) -> Error {
@@ -63,10 +63,10 @@ fn absent(id: &str) -> Error {
 }
 
 /// The conversation of a completion.
-fn find(scope: &Tenant, id: &str) -> Result<Conversation, Error> {
+fn find(tenant: &Tenant, id: &str) -> Result<Conversation, Error> {
     let ulid = id.strip_prefix(PREFIX).ok_or_else(|| absent(id))?;
     let conversation = format!("{}{ulid}", ConversationId::PREFIX).parse().map_err(|_| absent(id))?;
-    match scope.conversation(conversation).get() {
+    match tenant.conversation(conversation).get() {
         Ok(conversation) if is_completion(&conversation) => Ok(conversation),
         Ok(_) | Err(Error::NotFound(_)) => Err(absent(id)),
         Err(error) => Err(error),
@@ -78,9 +78,9 @@ fn is_completion(conversation: &Conversation) -> bool {
 }
 
 /// The completion in a conversation; `None` while there is no reply, or once it was erased.
-fn object(scope: &Tenant, conversation: &Conversation) -> Result<Option<Value>, Error> {
+fn object(tenant: &Tenant, conversation: &Conversation) -> Result<Option<Value>, Error> {
     let query = HistoryQuery { limit: 1, order: Order::Descending, ..HistoryQuery::default() };
-    let last = stored::turns(scope, conversation.id, query)?.pop();
+    let last = stored::turns(tenant, conversation.id, query)?.pop();
     let Some(mut object) = last.and_then(|turn| turn.metadata.get(KEY)?.read::<Value>()) else {
         return Ok(None);
     };
@@ -102,18 +102,18 @@ fn matches(query: &BTreeMap<String, String>, object: &Value) -> bool {
 
 /// Completions, oldest first unless asked otherwise.
 async fn list(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Query(paging): Query<Paging>,
     Query(query): Query<BTreeMap<String, String>>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (limit, newest_first) = (paging.limit()?, paging.has_order() && paging.newest_first()?);
     let mut found = blocking(move || {
         let after =
-            paging.after().map(|id| find(&scope, id)).transpose()?.map(|conversation| conversation.id);
+            paging.after().map(|id| find(&tenant, id)).transpose()?.map(|conversation| conversation.id);
         let mut all = Vec::new();
         let mut next = ListQuery { limit: PAGE_ENTRIES_MAX, ..ListQuery::default() };
         loop {
-            let page = scope.list(next.clone())?;
+            let page = tenant.list(next.clone())?;
             all.extend(page.data.into_iter().filter(is_completion));
             next.after = page.next;
             if next.after.is_none() {
@@ -129,7 +129,7 @@ async fn list(
             |id: ConversationId| after.is_none_or(|after| if newest_first { id < after } else { id > after });
         let mut found = Vec::new();
         for conversation in all.iter().filter(|conversation| follows(conversation.id)) {
-            found.extend(object(&scope, conversation)?.filter(|object| matches(&query, object)));
+            found.extend(object(&tenant, conversation)?.filter(|object| matches(&query, object)));
             if found.len() > limit {
                 break;
             }
@@ -142,42 +142,42 @@ async fn list(
     Ok(page(found, more))
 }
 
-async fn retrieve(Reader(scope): Reader, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
-    let found = blocking(move || object(&scope, &find(&scope, &id)?)?.ok_or_else(|| absent(&id)));
+async fn retrieve(Reader(tenant): Reader, Path(id): Path<String>) -> Result<axum::Json<Value>, RequestError> {
+    let found = blocking(move || object(&tenant, &find(&tenant, &id)?)?.ok_or_else(|| absent(&id)));
     Ok(axum::Json(found.await?))
 }
 
 async fn update(
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     Path(id): Path<String>,
     Json(mut body): Json<Fields>,
-) -> Result<axum::Json<Value>, Refused> {
-    let (finding, asked) = (scope.clone(), id.clone());
+) -> Result<axum::Json<Value>, RequestError> {
+    let (finding, asked) = (tenant.clone(), id.clone());
     let conversation = blocking(move || find(&finding, &asked)).await?;
     let metadata = body.take("metadata")?.unwrap_or_default();
-    let changed = replace_metadata(&scope, conversation.id, metadata).await?;
-    Ok(axum::Json(blocking(move || object(&scope, &changed)?.ok_or_else(|| absent(&id))).await?))
+    let changed = replace_metadata(&tenant, conversation.id, metadata).await?;
+    Ok(axum::Json(blocking(move || object(&tenant, &changed)?.ok_or_else(|| absent(&id))).await?))
 }
 
-async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
-    let (finding, asked) = (scope.clone(), id.clone());
+async fn delete(Admin(tenant): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, RequestError> {
+    let (finding, asked) = (tenant.clone(), id.clone());
     let conversation = blocking(move || find(&finding, &asked)).await?;
-    scope.conversation(conversation.id).delete("deleted through /v1/chat/completions").await?;
+    tenant.conversation(conversation.id).delete("deleted through /v1/chat/completions").await?;
     Ok(axum::Json(json!({"id": id, "object": "chat.completion.deleted", "deleted": true})))
 }
 
 /// The messages of the request, oldest first unless asked otherwise.
 async fn messages(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<String>,
     Query(paging): Query<Paging>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (limit, newest_first) = (paging.limit()?, paging.has_order() && paging.newest_first()?);
     let mut found = blocking(move || {
-        let conversation = find(&scope, &id)?;
+        let conversation = find(&tenant, &id)?;
         let after: Option<TurnId> = paging.after().and_then(ids::turn_of_item);
         let seq = after
-            .map(|turn| scope.conversation(conversation.id).turn(turn))
+            .map(|turn| tenant.conversation(conversation.id).turn(turn))
             .transpose()?
             .map(|turn| turn.seq);
         let (order, after, before) = match newest_first {
@@ -186,9 +186,9 @@ async fn messages(
         };
         // One more than asked for, and the turns of the reply.
         let query = HistoryQuery { limit: PAGE_ENTRIES_MAX, order, after, before, ..HistoryQuery::default() };
-        let turns = stored::turns(&scope, conversation.id, query)?;
+        let turns = stored::turns(&tenant, conversation.id, query)?;
         let sent = |turn: &&Turn| turn.model.is_none() && !turn.metadata.contains_key(KEY);
-        Ok(turns.iter().filter(sent).take(limit + 1).map(|turn| message(&scope, turn)).collect::<Vec<_>>())
+        Ok(turns.iter().filter(sent).take(limit + 1).map(|turn| message(&tenant, turn)).collect::<Vec<_>>())
     })
     .await?;
     let more = found.len() > limit;
@@ -197,8 +197,8 @@ async fn messages(
 }
 
 /// A message with its id. Content in parts is shown apart, as OpenAI does.
-fn message(scope: &Tenant, turn: &Turn) -> Value {
-    let mut message: Value = serde_json::from_str(&items::restored(scope, turn)).unwrap_or_default();
+fn message(tenant: &Tenant, turn: &Turn) -> Value {
+    let mut message: Value = serde_json::from_str(&items::restored(tenant, turn)).unwrap_or_default();
     if let Value::Object(fields) = &mut message {
         fields.shift_insert(0, "id".into(), json!(ids::item("message", turn.id, 0)));
         let parts = fields.get("content").filter(|content| content.is_array()).cloned();

@@ -1,6 +1,6 @@
 //! Conversations in OpenAI's format, and a list of them, which OpenAI does not have.
 
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::{Fields, check_metadata};
 use super::{compact, items, sealed};
 use crate::access::{Admin, Reader, Writer};
@@ -47,10 +47,10 @@ pub fn texts(conversation: &Conversation) -> impl Iterator<Item = (&String, Stri
     shown.filter_map(|(key, raw)| Some((key, raw.read::<String>()?)))
 }
 
-pub fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, Raw>, Refused> {
+pub fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, Raw>, RequestError> {
     check_metadata(&metadata)?;
     if metadata.contains_key(HIDDEN) {
-        return Err(Refused::field(
+        return Err(RequestError::field(
             "metadata",
             format!("{HIDDEN} is written by Everturn itself; choose another key"),
         ));
@@ -58,7 +58,7 @@ pub fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<Strin
     metadata.into_iter().map(|(key, value)| Ok((key, Raw::of(&value)?))).collect()
 }
 
-/// The message of an item: its JSON as it came, or what is packed in it.
+/// The message of an item: its JSON as it came, or the message packed in it.
 pub fn message_of(item: &Raw) -> Result<String, Error> {
     let unpacked = match compact::summary_of(item)? {
         None => sealed::thoughts_of(item)?,
@@ -73,34 +73,41 @@ pub fn new_turn(item: &Raw) -> Result<NewTurn, Error> {
 }
 
 /// At most [`ITEMS_MAX`] items, as turns.
-pub fn new_turns(given: &[Raw]) -> Result<Vec<NewTurn>, Refused> {
+pub fn new_turns(given: &[Raw]) -> Result<Vec<NewTurn>, RequestError> {
     if given.len() > ITEMS_MAX {
         let text = format!(
             "at most {ITEMS_MAX} items are accepted at once, these are {}; send them in parts",
             given.len()
         );
-        return Err(Refused::field("items", text));
+        return Err(RequestError::field("items", text));
     }
-    given.iter().map(|item| new_turn(item).map_err(Refused::at("items"))).collect()
+    given.iter().map(|item| new_turn(item).map_err(RequestError::at("items"))).collect()
 }
 
 /// Appends items, and returns them.
-pub async fn append(scope: Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<Vec<Value>, Refused> {
+pub async fn append(
+    tenant: Tenant,
+    id: ConversationId,
+    turns: Vec<NewTurn>,
+) -> Result<Vec<Value>, RequestError> {
     if turns.is_empty() {
         return Ok(Vec::new());
     }
-    let appended = scope.conversation(id).append_all(turns).await.map_err(Refused::at("items"))?;
-    Ok(blocking(move || Ok(appended.turns.iter().flat_map(|turn| items::of_turn(&scope, turn)).collect()))
+    let appended = tenant.conversation(id).append_all(turns).await.map_err(RequestError::at("items"))?;
+    Ok(blocking(move || Ok(appended.turns.iter().flat_map(|turn| items::of_turn(&tenant, turn)).collect()))
         .await?)
 }
 
-async fn create(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
+async fn create(
+    Writer(tenant): Writer,
+    Json(mut body): Json<Fields>,
+) -> Result<axum::Json<Value>, RequestError> {
     let given: Vec<Raw> = body.take("items")?.unwrap_or_default();
     let turns = new_turns(&given)?;
     let metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
     let settings = Settings { metadata, ..Settings::default() };
-    let chat = scope.create(settings).await?;
-    if let Err(refused) = append(scope, chat.id(), turns).await {
+    let chat = tenant.create(settings).await?;
+    if let Err(refused) = append(tenant, chat.id(), turns).await {
         chat.delete("its first items were refused").await?;
         return Err(refused);
     }
@@ -108,29 +115,29 @@ async fn create(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<a
 }
 
 async fn retrieve(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<ConversationId>,
-) -> Result<axum::Json<Value>, Refused> {
-    Ok(axum::Json(object(&blocking(move || scope.conversation(id).get()).await?)))
+) -> Result<axum::Json<Value>, RequestError> {
+    Ok(axum::Json(object(&blocking(move || tenant.conversation(id).get()).await?)))
 }
 
 async fn update(
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     Path(id): Path<ConversationId>,
     Json(mut body): Json<Fields>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let metadata = body.take("metadata")?.unwrap_or_default();
-    Ok(axum::Json(object(&replace_metadata(&scope, id, metadata).await?)))
+    Ok(axum::Json(object(&replace_metadata(&tenant, id, metadata).await?)))
 }
 
-/// Replaces the metadata of a conversation, as far as this interface shows it.
+/// Replaces the metadata of a conversation that this interface shows.
 pub async fn replace_metadata(
-    scope: &Tenant,
+    tenant: &Tenant,
     id: ConversationId,
     metadata: BTreeMap<String, String>,
-) -> Result<Conversation, Refused> {
+) -> Result<Conversation, RequestError> {
     let mut metadata = raw_metadata(metadata)?;
-    let chat = scope.conversation(id);
+    let chat = tenant.conversation(id);
     let reading = chat.clone();
     let now = blocking(move || reading.get()).await?;
     for (key, _) in texts(&now) {
@@ -140,8 +147,11 @@ pub async fn replace_metadata(
     Ok(blocking(move || chat.update(Settings { metadata, ..Settings::default() }).wait()).await?)
 }
 
-async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<axum::Json<Value>, Refused> {
-    scope.conversation(id).delete("deleted through /v1/conversations").await?;
+async fn delete(
+    Admin(tenant): Admin,
+    Path(id): Path<ConversationId>,
+) -> Result<axum::Json<Value>, RequestError> {
+    tenant.conversation(id).delete("deleted through /v1/conversations").await?;
     Ok(axum::Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
 }
 
@@ -163,19 +173,19 @@ impl Paging {
         self.after.as_deref()
     }
 
-    pub fn limit(&self) -> Result<usize, Refused> {
+    pub fn limit(&self) -> Result<usize, RequestError> {
         match self.limit.unwrap_or(PAGE_DEFAULT) {
             limit @ 1..=PAGE_MAX => Ok(limit),
-            limit => Err(Refused::field("limit", format!("limit is {limit}; give 1 to {PAGE_MAX}"))),
+            limit => Err(RequestError::field("limit", format!("limit is {limit}; give 1 to {PAGE_MAX}"))),
         }
     }
 
     /// Newest first, unless `order` is `asc`.
-    pub fn newest_first(&self) -> Result<bool, Refused> {
+    pub fn newest_first(&self) -> Result<bool, RequestError> {
         match self.order.as_deref() {
             None | Some("desc") => Ok(true),
             Some("asc") => Ok(false),
-            Some(_) => Err(Refused::field("order", "order is neither asc nor desc")),
+            Some(_) => Err(RequestError::field("order", "order is neither asc nor desc")),
         }
     }
 }
@@ -193,22 +203,25 @@ pub fn page(data: Vec<Value>, has_more: bool) -> axum::Json<Value> {
 }
 
 /// Conversations, by the time of the latest turn, newest first.
-async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axum::Json<Value>, Refused> {
+async fn list(
+    Reader(tenant): Reader,
+    Query(paging): Query<Paging>,
+) -> Result<axum::Json<Value>, RequestError> {
     let limit = paging.limit()?;
     if !paging.newest_first()? {
-        return Err(Refused::field("order", "conversations are listed latest first; leave order out"));
+        return Err(RequestError::field("order", "conversations are listed latest first; leave order out"));
     }
     let after: Option<ConversationId> =
-        paging.after().map(|id| id.parse().map_err(Refused::at("after"))).transpose()?;
+        paging.after().map(|id| id.parse().map_err(RequestError::at("after"))).transpose()?;
     let mut found = blocking(move || {
         let mut query = ListQuery { limit: PAGE_MAX, ..ListQuery::default() };
         if let Some(id) = after {
-            let last = scope.conversation(id).get()?;
+            let last = tenant.conversation(id).get()?;
             query.after = Some((last.said(), last.id));
         }
         let mut found = Vec::new();
         loop {
-            let page = scope.list(query.clone())?;
+            let page = tenant.list(query.clone())?;
             found.extend(page.data.iter().filter(|conversation| !conversation.is_hidden()).map(object));
             query.after = page.next;
             if page.next.is_none() || found.len() > limit {

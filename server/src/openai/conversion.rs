@@ -1,6 +1,6 @@
 //! Conversion of request fields other than messages between providers.
 
-use super::error::Refused;
+use super::error::RequestError;
 use super::tools::Choice;
 use everturn::model::Provider;
 use everturn_core::Error;
@@ -14,18 +14,18 @@ pub fn extra(
     from: Provider,
     to: Provider,
     rest: &BTreeMap<String, Raw>,
-) -> Result<BTreeMap<String, Raw>, Refused> {
+) -> Result<BTreeMap<String, Raw>, RequestError> {
     if from == to {
         return Ok(rest.clone());
     }
-    Ok(Wants::read(from, rest)?.write(to)?)
+    Ok(CommonFields::read(from, rest)?.write(to)?)
 }
 
 const PENALTIES: [&str; 2] = ["presence_penalty", "frequency_penalty"];
 
 /// Fields that most providers have.
 #[derive(Default)]
-struct Wants {
+struct CommonFields {
     top_p: Option<Value>,
     choice: Option<Choice>,
     parallel: Option<bool>,
@@ -39,8 +39,8 @@ struct Wants {
     penalties: [Option<Value>; 2],
 }
 
-impl Wants {
-    fn read(from: Provider, rest: &BTreeMap<String, Raw>) -> Result<Wants, Refused> {
+impl CommonFields {
+    fn read(from: Provider, rest: &BTreeMap<String, Raw>) -> Result<CommonFields, RequestError> {
         let get =
             |name: &str| -> Option<Value> { rest.get(name)?.read().filter(|value: &Value| !value.is_null()) };
         let within =
@@ -48,17 +48,16 @@ impl Wants {
         let choice = get("tool_choice")
             .map(|value| {
                 Choice::read(&value).ok_or_else(|| {
-                    Refused::field(
+                    RequestError::field(
                         "tool_choice",
-                        "this choice is not known to the server of this model; name a function, or \
-                        say auto, none or required",
+                        "the server of this model does not know this tool choice; name a function, or send auto, none or required",
                     )
                 })
             })
             .transpose()?;
         let user = get("safety_identifier").or_else(|| get("user"));
         let penalties = PENALTIES.map(get);
-        let mut wants = Wants { top_p: get("top_p"), choice, penalties, ..Wants::default() };
+        let mut wants = CommonFields { top_p: get("top_p"), choice, penalties, ..CommonFields::default() };
         match from {
             Provider::OpenaiResponses => {
                 wants.parallel = get("parallel_tool_calls").and_then(|value| value.as_bool());

@@ -1,6 +1,6 @@
 //! Embeddings, with the configured models.
 
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
 use super::models::unknown;
 use crate::access::Reader;
@@ -51,7 +51,7 @@ async fn create(
     State(app): State<Arc<App>>,
     Reader(_): Reader,
     Json(mut body): Json<Fields>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let asked: String = body.need("model")?;
     let named = app.embedders.get(&asked).or_else(|| app.embedders.values().find(|e| e.model() == asked));
     let embedder = named.ok_or_else(|| unknown(&asked))?;
@@ -59,18 +59,21 @@ async fn create(
     let texts = body.need::<Texts>("input")?.read(family).ok_or_else(|| {
         let text = "input must be a text, a list of tokens, or a list of texts or of lists of tokens; tokens are those of \
                     the model, or of cl100k_base";
-        Refused::field("input", text)
+        RequestError::field("input", text)
     })?;
     if texts.is_empty() || texts.len() > TEXTS_MAX || texts.iter().any(String::is_empty) {
         let text =
             format!("input must be 1 to {TEXTS_MAX} texts, none of them empty; these are {}", texts.len());
-        return Err(Refused::field("input", text));
+        return Err(RequestError::field("input", text));
     }
     let base64 = match body.take::<String>("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
         Some(_) => {
-            return Err(Refused::field("encoding_format", "encoding_format is neither float nor base64"));
+            return Err(RequestError::field(
+                "encoding_format",
+                "encoding_format is neither float nor base64",
+            ));
         }
     };
     let tokens: u64 = texts.iter().map(|text| family.count(text)).sum();
@@ -80,7 +83,7 @@ async fn create(
         let text = format!(
             "{asked} gives vectors of {length} numbers; ask for that, or configure an embedder with another length"
         );
-        return Err(Refused::field("dimensions", text));
+        return Err(RequestError::field("dimensions", text));
     }
     let data: Vec<Value> = vectors
         .into_iter()

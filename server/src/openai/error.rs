@@ -20,33 +20,33 @@ const THREAD: &str = "thread_unsupported_request";
 
 /// A refused request, and the field at fault.
 #[derive(Debug)]
-pub struct Refused(Box<(Problem, Option<Cow<'static, str>>)>);
+pub struct RequestError(Box<(Problem, Option<Cow<'static, str>>)>);
 
-impl Refused {
+impl RequestError {
     /// Refused because of this field.
-    pub fn field(param: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Refused {
+    pub fn field(param: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> RequestError {
         let problem = Problem::new(StatusCode::BAD_REQUEST, "invalid_value", detail);
-        Refused(Box::new((problem, Some(param.into()))))
+        RequestError(Box::new((problem, Some(param.into()))))
     }
 
     /// Refused because of this field, with the engine's error.
-    pub fn at(param: &'static str) -> impl FnOnce(Error) -> Refused {
-        move |error| Refused(Box::new((error.into(), Some(param.into()))))
+    pub fn at(param: &'static str) -> impl FnOnce(Error) -> RequestError {
+        move |error| RequestError(Box::new((error.into(), Some(param.into()))))
     }
 
-    /// The answer to Anthropic's clients that let the server keep the conversation: they send all of it then.
-    pub fn thread() -> Refused {
+    /// The error for a client of Anthropic that wants the server to keep the conversation: it sends all of it then.
+    pub fn thread() -> RequestError {
         let text = "thread is not supported here; send the whole conversation, and name a conversation of Everturn to \
                     have it recorded";
         Problem::new(StatusCode::BAD_REQUEST, THREAD, text).into()
     }
 
-    pub fn absent(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Refused {
+    pub fn absent(code: &'static str, detail: impl Into<Cow<'static, str>>) -> RequestError {
         Problem::new(StatusCode::NOT_FOUND, code, detail).into()
     }
 }
 
-impl Refused {
+impl RequestError {
     /// The error as a message of a socket.
     pub fn message(self) -> Value {
         let (problem, param) = *self.0;
@@ -55,22 +55,22 @@ impl Refused {
     }
 }
 
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Refused {
-        Refused(Box::new((problem, None)))
+impl From<Problem> for RequestError {
+    fn from(problem: Problem) -> RequestError {
+        RequestError(Box::new((problem, None)))
     }
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
+impl From<Error> for RequestError {
+    fn from(error: Error) -> RequestError {
         match error.code() {
-            "previous_response_not_found" => Refused::at("previous_response_id")(error),
+            "previous_response_not_found" => RequestError::at("previous_response_id")(error),
             _ => Problem::from(error).into(),
         }
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for RequestError {
     fn into_response(self) -> Response {
         let (problem, param) = *self.0;
         let mut response = problem.into_response();

@@ -1,6 +1,6 @@
 //! The events of a streamed response, in OpenAI's order.
 
-use super::items::{self, Names, call_id, kind_of};
+use super::items::{self, ItemIds, call_id, kind_of};
 use super::sealed::seal;
 use super::stored::{ResponseView, State, StoredRequest, done, usage};
 use everturn::model::{Delta, ModelReply};
@@ -10,42 +10,42 @@ use everturn_core::json::Raw;
 use serde_json::{Value, json};
 
 /// Makes the events of one response. Each is a JSON object with its name in `type`.
-pub struct Events {
+pub struct ResponseEvents {
     turn: TurnId,
     kept: StoredRequest,
-    names: Names,
+    names: ItemIds,
     sequence: u64,
     /// Number of items that have begun.
     begun: usize,
     /// Items that have ended.
     ended: Vec<Value>,
-    open: Option<Open>,
+    open: Option<OpenItem>,
     out: Vec<Value>,
 }
 
 /// The current item.
-struct Open {
+struct OpenItem {
     id: String,
     place: usize,
-    what: What,
+    what: ItemContent,
 }
 
-enum What {
+enum ItemContent {
     /// The parts of a message.
-    Message(Vec<Part>),
-    /// Reasoning: its words by block, whether the last block is unfinished, and the blocks that its provider wants
-    /// back.
+    Message(Vec<MessagePart>),
+    /// Reasoning: its text by block, whether the last block is unfinished, and the blocks to send back to its
+    /// provider.
     Thinking { parts: Vec<String>, unfinished: bool, sealed: Vec<Value> },
     /// A call: its index in the reply, its id, the tool, the arguments, and whether they are free text.
     Call { index: usize, call_id: String, name: String, arguments: String, custom: bool },
 }
 
-struct Part {
+struct MessagePart {
     refusal: bool,
     text: String,
 }
 
-impl Part {
+impl MessagePart {
     fn object(&self) -> Value {
         match self.refusal {
             true => json!({"type": "refusal", "refusal": self.text}),
@@ -54,12 +54,12 @@ impl Part {
     }
 }
 
-impl Events {
-    pub fn new(turn: TurnId, kept: StoredRequest) -> Events {
-        Events {
+impl ResponseEvents {
+    pub fn new(turn: TurnId, kept: StoredRequest) -> ResponseEvents {
+        ResponseEvents {
             turn,
             kept,
-            names: Names::new(turn),
+            names: ItemIds::new(turn),
             sequence: 0,
             begun: 0,
             ended: Vec::new(),
@@ -197,9 +197,9 @@ impl Events {
         self.out.push(event);
     }
 
-    fn begin_item(&mut self, kind: &str, what: What) {
+    fn begin_item(&mut self, kind: &str, what: ItemContent) {
         self.close();
-        let open = Open { id: self.names.next(kind), place: self.begun, what };
+        let open = OpenItem { id: self.names.next(kind), place: self.begun, what };
         self.begun += 1;
         let item = open.item("in_progress");
         self.tell("response.output_item.added", json!({"output_index": open.place, "item": item}));
@@ -217,13 +217,13 @@ impl Events {
     }
 
     fn say(&mut self, refusal: bool, text: &str) {
-        if !matches!(&self.open, Some(Open { what: What::Message(_), .. })) {
-            self.begin_item("message", What::Message(Vec::new()));
+        if !matches!(&self.open, Some(OpenItem { what: ItemContent::Message(_), .. })) {
+            self.begin_item("message", ItemContent::Message(Vec::new()));
         }
-        let Some(Open { what: What::Message(parts), .. }) = &mut self.open else { return };
+        let Some(OpenItem { what: ItemContent::Message(parts), .. }) = &mut self.open else { return };
         if parts.last().is_none_or(|part| part.refusal != refusal) {
             let before = parts.len().checked_sub(1);
-            let part = Part { refusal, text: String::new() };
+            let part = MessagePart { refusal, text: String::new() };
             let (index, shown) = (parts.len(), part.object());
             parts.push(part);
             if let Some(before) = before {
@@ -231,7 +231,7 @@ impl Events {
             }
             self.within("response.content_part.added", json!({"content_index": index, "part": shown}));
         }
-        let Some(Open { what: What::Message(parts), .. }) = &mut self.open else { return };
+        let Some(OpenItem { what: ItemContent::Message(parts), .. }) = &mut self.open else { return };
         let index = parts.len().saturating_sub(1);
         if let Some(part) = parts.last_mut() {
             part.text.push_str(text);
@@ -246,7 +246,7 @@ impl Events {
     }
 
     fn end_part(&mut self, index: usize) {
-        let Some(Open { what: What::Message(parts), .. }) = &self.open else { return };
+        let Some(OpenItem { what: ItemContent::Message(parts), .. }) = &self.open else { return };
         let Some(part) = parts.get(index) else { return };
         let (refusal, text, shown) = (part.refusal, part.text.clone(), part.object());
         match refusal {
@@ -260,15 +260,16 @@ impl Events {
     }
 
     fn begin_thinking(&mut self) {
-        if !matches!(&self.open, Some(Open { what: What::Thinking { .. }, .. })) {
-            let what = What::Thinking { parts: Vec::new(), unfinished: false, sealed: Vec::new() };
+        if !matches!(&self.open, Some(OpenItem { what: ItemContent::Thinking { .. }, .. })) {
+            let what = ItemContent::Thinking { parts: Vec::new(), unfinished: false, sealed: Vec::new() };
             self.begin_item("reasoning", what);
         }
     }
 
     fn think(&mut self, piece: &str) {
         self.begin_thinking();
-        let Some(Open { what: What::Thinking { parts, unfinished, .. }, .. }) = &mut self.open else {
+        let Some(OpenItem { what: ItemContent::Thinking { parts, unfinished, .. }, .. }) = &mut self.open
+        else {
             return;
         };
         let begins = !std::mem::replace(unfinished, true);
@@ -288,7 +289,8 @@ impl Events {
     }
 
     fn end_thought(&mut self) {
-        let Some(Open { what: What::Thinking { parts, unfinished, .. }, .. }) = &mut self.open else {
+        let Some(OpenItem { what: ItemContent::Thinking { parts, unfinished, .. }, .. }) = &mut self.open
+        else {
             return;
         };
         if !std::mem::replace(unfinished, false) {
@@ -304,13 +306,13 @@ impl Events {
     fn seal(&mut self, block: Value) {
         self.begin_thinking();
         self.end_thought();
-        if let Some(Open { what: What::Thinking { sealed, .. }, .. }) = &mut self.open {
+        if let Some(OpenItem { what: ItemContent::Thinking { sealed, .. }, .. }) = &mut self.open {
             sealed.push(block);
         }
     }
 
     fn call(&mut self, which: usize, id: Option<String>, name: Option<String>, piece: &str) {
-        let same = |open: &Open| matches!(&open.what, What::Call { index, .. } if *index == which);
+        let same = |open: &OpenItem| matches!(&open.what, ItemContent::Call { index, .. } if *index == which);
         if !self.open.as_ref().is_some_and(same) {
             // A piece of a call that has already ended: the last event has all of it.
             let Some(name) = name else { return };
@@ -321,13 +323,13 @@ impl Events {
             let kind = if custom { "custom_tool_call" } else { "function_call" };
             self.begin_item(
                 kind,
-                What::Call { index: which, call_id, name, arguments: String::new(), custom },
+                ItemContent::Call { index: which, call_id, name, arguments: String::new(), custom },
             );
         }
         if piece.is_empty() {
             return;
         }
-        if let Some(Open { what: What::Call { arguments, custom, .. }, .. }) = &mut self.open {
+        if let Some(OpenItem { what: ItemContent::Call { arguments, custom, .. }, .. }) = &mut self.open {
             arguments.push_str(piece);
             let name = match custom {
                 true => "response.custom_tool_call_input.delta",
@@ -345,17 +347,17 @@ impl Events {
     fn end_item(&mut self, status: &str, provided: Option<Value>) {
         match self.open.as_ref().map(|open| &open.what) {
             None => return,
-            Some(What::Message(parts)) => {
+            Some(ItemContent::Message(parts)) => {
                 if let Some(last) = parts.len().checked_sub(1) {
                     self.end_part(last);
                 }
             }
-            Some(What::Thinking { .. }) => self.end_thought(),
-            Some(What::Call { arguments, custom: true, .. }) => {
+            Some(ItemContent::Thinking { .. }) => self.end_thought(),
+            Some(ItemContent::Call { arguments, custom: true, .. }) => {
                 let done = json!({"input": arguments});
                 self.within("response.custom_tool_call_input.done", done);
             }
-            Some(What::Call { arguments, name, .. }) => {
+            Some(ItemContent::Call { arguments, name, .. }) => {
                 let done = json!({"arguments": arguments, "name": name});
                 self.within("response.function_call_arguments.done", done);
             }
@@ -372,23 +374,23 @@ fn summary_part(text: &str) -> Value {
     json!({"type": "summary_text", "text": text})
 }
 
-impl Open {
+impl OpenItem {
     fn kind(&self) -> &'static str {
         match self.what {
-            What::Message(_) => "message",
-            What::Thinking { .. } => "reasoning",
-            What::Call { custom: true, .. } => "custom_tool_call",
-            What::Call { .. } => "function_call",
+            ItemContent::Message(_) => "message",
+            ItemContent::Thinking { .. } => "reasoning",
+            ItemContent::Call { custom: true, .. } => "custom_tool_call",
+            ItemContent::Call { .. } => "function_call",
         }
     }
 
     fn item(&self, status: &str) -> Value {
         match &self.what {
-            What::Message(parts) => {
-                let content: Vec<Value> = parts.iter().map(Part::object).collect();
+            ItemContent::Message(parts) => {
+                let content: Vec<Value> = parts.iter().map(MessagePart::object).collect();
                 json!({"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content})
             }
-            What::Thinking { parts, sealed, .. } => {
+            ItemContent::Thinking { parts, sealed, .. } => {
                 let summary: Vec<Value> = parts.iter().map(|text| summary_part(text)).collect();
                 let mut item = json!({"id": self.id, "type": "reasoning", "summary": summary});
                 if !sealed.is_empty() {
@@ -396,7 +398,7 @@ impl Open {
                 }
                 item
             }
-            What::Call { call_id: given, name, arguments, custom, .. } => {
+            ItemContent::Call { call_id: given, name, arguments, custom, .. } => {
                 let given = if given.is_empty() { &call_id(&self.id) } else { given };
                 if *custom {
                     return json!({"id": self.id, "type": "custom_tool_call", "status": status, "call_id": given,

@@ -1,7 +1,7 @@
-//! The fields of a request that may have many more than we know: each keeps its bytes.
+//! The fields of a request, also those that are unknown here: each keeps its bytes.
 
-use super::error::Refused;
-use everturn_api::given::from_json;
+use super::error::RequestError;
+use everturn_api::decode::from_json;
 use everturn_core::json::Raw;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -14,21 +14,21 @@ pub struct Fields(pub BTreeMap<String, Raw>);
 
 impl Fields {
     /// Takes a field out; `null` means absent.
-    pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, Refused> {
+    pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, RequestError> {
         let Some(raw) = self.0.remove(name).filter(|raw| raw.get() != "null") else { return Ok(None) };
         from_json(raw.get())
             .map(Some)
-            .map_err(|e| Refused::field(name, format!("{name} is not what is expected: {e}")))
+            .map_err(|e| RequestError::field(name, format!("{name} is invalid: {e}")))
     }
 
     /// The same, for a required field.
-    pub fn need<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, Refused> {
-        self.take(name)?.ok_or_else(|| Refused::field(name, format!("{name} is missing; give it")))
+    pub fn need<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, RequestError> {
+        self.take(name)?.ok_or_else(|| RequestError::field(name, format!("{name} is missing; give it")))
     }
 }
 
 /// Checks metadata against OpenAI's limits: 16 pairs, 64 characters for a key, 512 for a value.
-pub fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Refused> {
+pub fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), RequestError> {
     const PAIRS_MAX: usize = 16;
     const KEY_CHARS_MAX: usize = 64;
     const VALUE_CHARS_MAX: usize = 512;
@@ -36,7 +36,7 @@ pub fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Refused
         key.chars().count() > KEY_CHARS_MAX || value.chars().count() > VALUE_CHARS_MAX
     };
     if metadata.len() > PAIRS_MAX || metadata.iter().any(too_long) {
-        return Err(Refused::field(
+        return Err(RequestError::field(
             "metadata",
             format!(
                 "metadata may have {PAIRS_MAX} pairs, keys of {KEY_CHARS_MAX} and values of {VALUE_CHARS_MAX} characters; \

@@ -1,7 +1,7 @@
 //! The items of a conversation.
 
 use super::conversations::{Paging, append, new_turns, object, page};
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
 use super::{ids, items, stored};
 use crate::access::{Admin, Reader, Writer};
@@ -29,25 +29,25 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 async fn create(
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     Path(id): Path<ConversationId>,
     Json(mut body): Json<Fields>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let given: Vec<Raw> = body.need("items")?;
-    Ok(page(append(scope, id, new_turns(&given)?).await?, false))
+    Ok(page(append(tenant, id, new_turns(&given)?).await?, false))
 }
 
 async fn list(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<ConversationId>,
     Query(paging): Query<Paging>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (limit, newest_first) = (paging.limit()?, paging.newest_first()?);
     let mut found = blocking(move || {
-        let mut walk = Walk { scope: &scope, id, newest_first, from: None, until: None };
+        let mut walk = ItemReader { tenant: &tenant, id, newest_first, from: None, until: None };
         let mut found = Vec::new();
         if let Some(after) = paging.after() {
-            let at = locate(&scope, id, after)?;
+            let at = locate(&tenant, id, after)?;
             walk.from = Some(at.turn.place);
             found = at.rest(newest_first);
         }
@@ -61,36 +61,36 @@ async fn list(
 }
 
 async fn retrieve(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path((id, item)): Path<(ConversationId, String)>,
-) -> Result<axum::Json<Value>, Refused> {
-    let mut at = blocking(move || locate(&scope, id, &item)).await?;
+) -> Result<axum::Json<Value>, RequestError> {
+    let mut at = blocking(move || locate(&tenant, id, &item)).await?;
     let item = at.index.map(|index| at.items.swap_remove(index));
     Ok(axum::Json(item.ok_or_else(erased)?))
 }
 
-/// Erases an item's turn: its content is gone, its envelope stays in the chain. The items of one turn are
-/// erased together or not at all, since half a turn is something that nobody said.
+/// Erases the turn of an item: its content is removed, its envelope stays in the chain. An item that shares its turn with
+/// others is refused, because a turn is erased as a whole.
 async fn delete(
-    Admin(scope): Admin,
+    Admin(tenant): Admin,
     Path((id, item)): Path<(ConversationId, String)>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let conversation = blocking(move || {
-        let at = locate(&scope, id, &item)?;
+        let at = locate(&tenant, id, &item)?;
         match at.index.map(|_| at.items.len()) {
             None => return Err(erased()),
             Some(1) => {}
             Some(count) => {
                 let text = format!(
-                    "the item is one of {count} that were said in one turn and can only be erased together; to do so, POST \
+                    "the item is one of {count} of one turn, which can only be erased together; to do so, POST \
                      /api/v1/turns/{}/erase",
                     at.turn.id
                 );
                 return Err(Error::invalid("item.part_of_turn", text));
             }
         }
-        scope.conversation(id).erase(at.turn.id, None, "deleted through /v1/conversations").wait()?;
-        scope.conversation(id).get()
+        tenant.conversation(id).erase(at.turn.id, None, "deleted through /v1/conversations").wait()?;
+        tenant.conversation(id).get()
     })
     .await?;
     Ok(axum::Json(object(&conversation)))
@@ -101,7 +101,7 @@ fn erased() -> Error {
 }
 
 /// Location of an item.
-pub struct At {
+pub struct ItemLocation {
     /// The turn that holds it.
     pub turn: Turn,
     /// The items of that turn.
@@ -110,7 +110,7 @@ pub struct At {
     pub index: Option<usize>,
 }
 
-impl At {
+impl ItemLocation {
     /// The item itself.
     pub fn item(&self) -> Option<&Value> {
         self.items.get(self.index?)
@@ -131,29 +131,29 @@ impl At {
 }
 
 /// Finds an item of a conversation by its id.
-pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Error> {
+pub fn locate(tenant: &Tenant, id: ConversationId, item: &str) -> Result<ItemLocation, Error> {
     let absent = || Error::not_found("item_not_found", format!("no item {:?} in {id}", clip(item)));
     let named_after = ids::turn_of_item(item).ok_or_else(absent)?;
-    let turn = match scope.conversation(id).turn(named_after) {
+    let turn = match tenant.conversation(id).turn(named_after) {
         Ok(turn) => turn,
         Err(Error::NotFound(_)) => return Err(absent()),
         Err(error) => return Err(error),
     };
     let place = |turn: &Turn| {
-        let items = items::of_turn(scope, turn);
+        let items = items::of_turn(tenant, turn);
         let index = items.iter().position(|known| known["id"] == item);
         (items, index)
     };
     let (items, index) = place(&turn);
     if index.is_some() || turn.erased {
-        return Ok(At { turn, items, index });
+        return Ok(ItemLocation { turn, items, index });
     }
     let query = HistoryQuery { after: Some(turn.place), limit: ANSWER_TURNS_MAX, ..HistoryQuery::default() };
-    for turn in stored::turns(scope, id, query)? {
+    for turn in stored::turns(tenant, id, query)? {
         if items::generation(&turn).answer == Some(named_after) {
             let (items, index) = place(&turn);
             if index.is_some() {
-                return Ok(At { turn, items, index });
+                return Ok(ItemLocation { turn, items, index });
             }
         }
     }
@@ -161,17 +161,17 @@ pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Erro
 }
 
 /// Iterates over the items of a conversation.
-pub struct Walk<'a> {
-    pub scope: &'a Tenant,
+pub struct ItemReader<'a> {
+    pub tenant: &'a Tenant,
     pub id: ConversationId,
     pub newest_first: bool,
-    /// Place to start after, in that direction.
+    /// Position to start after, in that direction.
     pub from: Option<u64>,
-    /// Place to stop before, in that direction.
+    /// Position to stop before, in that direction.
     pub until: Option<u64>,
 }
 
-impl Walk<'_> {
+impl ItemReader<'_> {
     /// Adds items until there are `wanted`, or no more.
     pub fn gather(mut self, found: &mut Vec<Value>, wanted: usize) -> Result<(), Error> {
         while found.len() < wanted {
@@ -181,13 +181,13 @@ impl Walk<'_> {
             };
             let order = if self.newest_first { Order::Descending } else { Order::Ascending };
             let query = HistoryQuery { before, after, limit: wanted, order, ..HistoryQuery::default() };
-            let page = self.scope.conversation(self.id).history(query)?;
+            let page = self.tenant.conversation(self.id).history(query)?;
             for entry in page.data {
                 let HistoryEntry::Turn(turn) = entry else { continue };
                 if turn.status == Status::Pending || turn.visibility == Visibility::Private {
                     continue;
                 }
-                let mut items = items::of_turn(self.scope, &turn);
+                let mut items = items::of_turn(self.tenant, &turn);
                 if self.newest_first {
                     items.reverse();
                 }

@@ -38,23 +38,23 @@ pub fn generation(turn: &Turn) -> Generation {
 }
 
 /// The message of a turn. Payloads that were moved into assets are put back.
-pub fn restored(scope: &Tenant, turn: &Turn) -> String {
+pub fn restored(tenant: &Tenant, turn: &Turn) -> String {
     let bytes = |id: &str| {
-        let asset = scope.conversation(turn.conversation).assets().get(id).ok()?;
-        scope.asset_bytes(&asset).ok()
+        let asset = tenant.conversation(turn.conversation).assets().get(id).ok()?;
+        tenant.asset_bytes(&asset).ok()
     };
     let message = turn.message.as_ref().map_or("null", Raw::get);
     asset::restore(message, bytes).unwrap_or_else(|_| message.to_string())
 }
 
 /// The items of a turn, with their ids.
-pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
+pub fn of_turn(tenant: &Tenant, turn: &Turn) -> Vec<Value> {
     if turn.message.is_none() {
         return Vec::new();
     }
-    let message = read(&restored(scope, turn));
+    let message = read(&restored(tenant, turn));
     let about = generation(turn);
-    let mut names = Names::new(about.answer.unwrap_or(turn.id));
+    let mut names = ItemIds::new(about.answer.unwrap_or(turn.id));
     let mut items = of_message(&message);
     if let (Some(nth), Some(item)) = (about.nth, items.first()) {
         names.counts.insert(kind_of(item).to_string(), nth);
@@ -66,9 +66,9 @@ pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
     items
 }
 
-/// The items of a reply that is named after this turn, and ended like this.
+/// The items of a reply that ended in this state. Their ids are derived from `turn`.
 pub fn of_answer(messages: &[Raw], turn: TurnId, state: &State) -> Vec<Value> {
-    let mut names = Names::new(turn);
+    let mut names = ItemIds::new(turn);
     let mut items: Vec<Value> = messages.iter().flat_map(|raw| of_message(&read(raw.get()))).collect();
     items.iter_mut().for_each(|item| names.put(item));
     if let State::Cut(_) = state {
@@ -100,14 +100,14 @@ pub fn read(text: &str) -> Value {
 }
 
 /// Assigns ids to the items of a turn.
-pub struct Names {
+pub struct ItemIds {
     turn: TurnId,
     counts: BTreeMap<String, usize>,
 }
 
-impl Names {
-    pub fn new(turn: TurnId) -> Names {
-        Names { turn, counts: BTreeMap::new() }
+impl ItemIds {
+    pub fn new(turn: TurnId) -> ItemIds {
+        ItemIds { turn, counts: BTreeMap::new() }
     }
 
     /// The id of the next item of this type.

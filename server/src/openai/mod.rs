@@ -7,7 +7,6 @@
 //!
 //! This is not a proxy. Replies are assembled by the engine's model clients and serialised again.
 
-pub mod ask;
 pub mod chat;
 mod compact;
 mod completions;
@@ -22,6 +21,7 @@ mod item_routes;
 mod items;
 pub mod models;
 pub mod recorded;
+pub mod request;
 pub mod responses;
 mod sealed;
 mod socket;

@@ -1,6 +1,6 @@
 //! Models: listing them, and finding the one of a request.
 
-use super::error::Refused;
+use super::error::RequestError;
 use crate::access::Reader;
 use crate::app::App;
 use crate::json::Path;
@@ -19,7 +19,7 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 /// The model of a request.
-pub struct Chosen {
+pub struct SelectedModel {
     /// Its name in the request.
     pub asked: String,
     pub name: String,
@@ -28,7 +28,7 @@ pub struct Chosen {
     pub configured: Configured,
 }
 
-impl Chosen {
+impl SelectedModel {
     /// Its provider, which determines the message shape.
     pub fn provider(&self) -> Provider {
         self.configured.client.provider()
@@ -42,13 +42,13 @@ impl Chosen {
 
 /// Finds a model by its configured name, by its name at the provider, or as `name/model` for any model of that
 /// provider.
-pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
-    let models = scope.generations().models();
+pub fn find(tenant: &Tenant, asked: Option<String>) -> Result<SelectedModel, RequestError> {
+    let models = tenant.generations().models();
     let Some(asked) = asked else {
-        let configured = scope.generations().model(None).map_err(Refused::at("model"))?;
+        let configured = tenant.generations().model(None).map_err(RequestError::at("model"))?;
         let same = |(name, _): &&(String, String)| models.len() == 1 || name == "default";
         let name = models.iter().find(same).map(|(name, _)| name.clone()).unwrap_or_default();
-        return Ok(Chosen { asked: name.clone(), name, served: None, configured });
+        return Ok(SelectedModel { asked: name.clone(), name, served: None, configured });
     };
     let by_name = models.iter().find(|(name, _)| *name == asked);
     let by_served = || models.iter().find(|(_, served)| *served == asked);
@@ -60,17 +60,16 @@ pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
             _ => return Err(unknown(&asked)),
         },
     };
-    let configured = scope.generations().model(Some(&name)).map_err(Refused::at("model"))?;
-    Ok(Chosen { asked, name, served, configured })
+    let configured = tenant.generations().model(Some(&name)).map_err(RequestError::at("model"))?;
+    Ok(SelectedModel { asked, name, served, configured })
 }
 
 /// The error for an unknown model.
-pub fn unknown(asked: &str) -> Refused {
-    Refused::absent(
+pub fn unknown(asked: &str) -> RequestError {
+    RequestError::absent(
         "model_not_found",
         format!(
-            "the model {:?} is not configured here; GET /v1/models says which are, and name/model asks the server of one \
-             for another",
+            "the model {:?} is not configured here; GET /v1/models lists those that are, and NAME/MODEL requests another model from the server of NAME",
             clip(asked)
         ),
     )
@@ -80,8 +79,8 @@ fn object(id: &str) -> Value {
     json!({"id": id, "object": "model", "created": 0, "owned_by": "everturn"})
 }
 
-async fn list(State(app): State<Arc<App>>, Reader(scope): Reader) -> Json<Value> {
-    let models = scope.generations().models();
+async fn list(State(app): State<Arc<App>>, Reader(tenant): Reader) -> Json<Value> {
+    let models = tenant.generations().models();
     let mut ids: Vec<&str> = models.iter().map(|(name, _)| name.as_str()).collect();
     ids.extend(models.iter().map(|(_, served)| served.as_str()));
     ids.extend(app.embedders.iter().flat_map(|(name, embedder)| [name.as_str(), embedder.model()]));
@@ -98,12 +97,12 @@ async fn list(State(app): State<Arc<App>>, Reader(scope): Reader) -> Json<Value>
 
 async fn retrieve(
     State(app): State<Arc<App>>,
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Refused> {
+) -> Result<Json<Value>, RequestError> {
     let embeds = app.embedders.iter().any(|(name, embedder)| *name == id || embedder.model() == id);
     if !embeds {
-        find(&scope, Some(id.clone()))?;
+        find(&tenant, Some(id.clone()))?;
     }
     Ok(Json(object(&id)))
 }

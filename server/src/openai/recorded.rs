@@ -3,11 +3,11 @@
 //! New messages are found by comparison: the longest beginning of the sent messages that equals the end of the
 //! conversation is known, and what follows it is appended. So a client may send everything, the last part, or
 //! only the new message. Messages are compared by their content, in any shape. Leading system messages are
-//! treated separately: each is appended once, and again when it changes. Some clients leave out the replies that
-//! they got from here: see [`Resend`].
+//! treated separately: each is appended once, and again when it changes. Some clients leave out the replies of this
+//! server: see [`Resend`].
 
 use super::chat::ReplyFormat;
-use super::error::Refused;
+use super::error::RequestError;
 use super::{completions, stored};
 use crate::app::blocking;
 use axum::http::HeaderMap;
@@ -36,7 +36,7 @@ pub enum Resend {
 
 #[derive(Clone)]
 pub struct Recorder {
-    scope: Tenant,
+    tenant: Tenant,
     id: ConversationId,
     adapter: &'static str,
     /// The reply is stored as this completion as well, in a conversation of its own.
@@ -45,8 +45,8 @@ pub struct Recorder {
 
 impl Recorder {
     /// A recorder for a conversation.
-    pub fn new(scope: &Tenant, id: ConversationId, adapter: &'static str) -> Recorder {
-        Recorder { scope: scope.clone(), id, adapter, completion: None }
+    pub fn new(tenant: &Tenant, id: ConversationId, adapter: &'static str) -> Recorder {
+        Recorder { tenant: tenant.clone(), id, adapter, completion: None }
     }
 
     pub fn for_completion(self, shown: ReplyFormat) -> Recorder {
@@ -60,22 +60,22 @@ impl Recorder {
     /// Deletes a completion that has no reply. A named conversation keeps its input.
     pub async fn forget(&self) -> Result<(), Error> {
         if self.completion.is_some() {
-            self.scope.conversation(self.id).delete("its completion failed").await?;
+            self.tenant.conversation(self.id).delete("its completion failed").await?;
         }
         Ok(())
     }
 
     /// A recorder for the conversation that the header or the metadata names, if any.
     pub fn named(
-        scope: &Tenant,
+        tenant: &Tenant,
         headers: &HeaderMap,
         metadata: Option<&str>,
         adapter: &'static str,
-    ) -> Result<Option<Recorder>, Refused> {
+    ) -> Result<Option<Recorder>, RequestError> {
         let header = headers.get(HEADER).map(|value| value.to_str().unwrap_or_default());
         let Some(name) = header.or(metadata) else { return Ok(None) };
-        let id = super::ask::Named::Id(name.to_string()).id()?;
-        Ok(Some(Recorder::new(scope, id, adapter)))
+        let id = super::request::ConversationRef::Id(name.to_string()).id()?;
+        Ok(Some(Recorder::new(tenant, id, adapter)))
     }
 
     /// Appends the new messages.
@@ -85,7 +85,7 @@ impl Recorder {
             let new = this.new_of(messages)?;
             if !new.is_empty() {
                 let turns = new.iter().map(|raw| this.turn(raw));
-                this.scope.conversation(this.id).append_all(turns).wait()?;
+                this.tenant.conversation(this.id).append_all(turns).wait()?;
             }
             Ok(())
         })
@@ -104,7 +104,7 @@ impl Recorder {
             last.metadata.insert(completions::KEY.to_string(), Raw::of(&shown.whole(answer))?);
         }
         turns[0].tokens = Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion });
-        self.scope.conversation(self.id).append_all(turns).await.map(drop)
+        self.tenant.conversation(self.id).append_all(turns).await.map(drop)
     }
 
     fn turn(&self, raw: &Raw) -> NewTurn {
@@ -112,17 +112,17 @@ impl Recorder {
     }
 
     fn new_of(&self, messages: Vec<Raw>) -> Result<Vec<Raw>, Error> {
-        let known = last_turns(&self.scope, self.id, None)?;
+        let known = last_turns(&self.tenant, self.id, None)?;
         let new = new_messages(&messages, &known, Resend::Everything);
         Ok(new.into_iter().map(|at| messages[at].clone()).collect())
     }
 }
 
 /// The last turns of a conversation before this `seq`, oldest first.
-pub fn last_turns(scope: &Tenant, id: ConversationId, before: Option<u64>) -> Result<Vec<Turn>, Error> {
+pub fn last_turns(tenant: &Tenant, id: ConversationId, before: Option<u64>) -> Result<Vec<Turn>, Error> {
     let order = Order::Descending;
     let query = HistoryQuery { before, limit: COMPARED_TURNS_MAX, order, ..HistoryQuery::default() };
-    let mut turns = stored::turns(scope, id, query)?;
+    let mut turns = stored::turns(tenant, id, query)?;
     turns.retain(|turn| turn.status != Status::Pending);
     turns.reverse();
     Ok(turns)
@@ -149,11 +149,11 @@ fn new(messages: &[Raw], system: &[String], spoken: &[String], resend: Resend) -
     let is_end = |through: &usize| {
         let sent: Vec<&String> =
             (lead..*through).filter(|at| !is_system(*at)).flat_map(|at| &gists[at]).collect();
-        // A single message that was said before is said again, unless it waits for its reply.
+        // A single message that equals an earlier one is new, unless it still waits for its reply.
         let next = gists.get(*through).map(|gists| gists.first());
         let gaps = resend == Resend::WithoutReplies
             && next.is_some_and(|gist| gist.is_none_or(|gist| !is_reply(gist)));
-        // Sealed reasoning says nothing that could be compared: it belongs to what follows.
+        // Sealed reasoning has no text to compare: it belongs to what follows.
         let ends = *through == lead || !is_system(through - 1) && !gists[through - 1].is_empty();
         ends && is_end_of(spoken, &sent, gaps)
     };

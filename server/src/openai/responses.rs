@@ -1,10 +1,10 @@
 //! Responses: create, retrieve, cancel, delete.
 
-use super::ask::Ask;
 use super::conversations::{Paging, page};
-use super::error::Refused;
-use super::events::Events;
+use super::error::RequestError;
+use super::events::ResponseEvents;
 use super::fields::Fields;
+use super::request::ResponseRequest;
 use super::sse::{self, Feed, Steps};
 use super::stored::{self, ResponseView, State as ReplyState, StoredRequest, done, usage};
 use super::streams::Stream;
@@ -51,50 +51,50 @@ pub struct RunningResponse {
     kept: StoredRequest,
     steps: Steps,
     /// Tenant that it is stored in; `None` if it is not stored.
-    scope: Option<Tenant>,
+    tenant: Option<Tenant>,
 }
 
 impl RunningResponse {
     /// Time of the reply's end, in seconds since 1970.
     fn ended(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
-        let (scope, turn) = (self.scope.clone(), self.turn);
+        let (tenant, turn) = (self.tenant.clone(), self.turn);
         async move {
-            let Some(scope) = scope else { return Ok(now()) };
-            blocking(move || Ok(stored::ended(&scope, &scope.turn(turn)?)?.1)).await
+            let Some(tenant) = tenant else { return Ok(now()) };
+            blocking(move || Ok(stored::ended(&tenant, &tenant.turn(turn)?)?.1)).await
         }
     }
 }
 
 /// A request that has begun.
-pub struct Begun {
+pub struct StartedRequest {
     pub running: RunningResponse,
     /// The conversation, if it was created for this response.
     own: Option<ConversationId>,
 }
 
-pub async fn begin(scope: &Tenant, ask: Ask) -> Result<Begun, Refused> {
-    let model = models::find(scope, ask.model.clone())?;
+pub async fn begin(tenant: &Tenant, ask: ResponseRequest) -> Result<StartedRequest, RequestError> {
+    let model = models::find(tenant, ask.model.clone())?;
     if ask.store || ask.conversation.is_some() {
-        let StartedResponse { generating, kept, own } = target::begin(scope, ask, &model).await?;
+        let StartedResponse { generating, kept, own } = target::begin(tenant, ask, &model).await?;
         let (turn, own) = (generating.turn, own.then_some(generating.conversation));
-        let (steps, scope) = (sse::stored(generating), Some(scope.clone()));
-        return Ok(Begun { running: RunningResponse { turn, kept, steps, scope }, own });
+        let (steps, tenant) = (sse::stored(generating), Some(tenant.clone()));
+        return Ok(StartedRequest { running: RunningResponse { turn, kept, steps, tenant }, own });
     }
     let (model_name, echo) = (model.asked.clone(), ask.echo.clone());
-    let request = unstored_request(scope, ask, &model).await?;
+    let request = unstored_request(tenant, ask, &model).await?;
     let steps = sse::unstored(model.configured.client.generate(request));
     let kept = StoredRequest { model: model_name, echo, conversation: None, inputs: 0 };
-    Ok(Begun { running: RunningResponse { turn: fresh()?, kept, steps, scope: None }, own: None })
+    Ok(StartedRequest { running: RunningResponse { turn: fresh()?, kept, steps, tenant: None }, own: None })
 }
 
 async fn create(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     Json(body): Json<Fields>,
-) -> Result<Response, Refused> {
-    let ask = Ask::read(body)?;
+) -> Result<Response, RequestError> {
+    let ask = ResponseRequest::read(body)?;
     let (stream, background) = (ask.stream, ask.background);
-    let Begun { running, own } = begin(&scope, ask).await?;
+    let StartedRequest { running, own } = begin(&tenant, ask).await?;
     if stream {
         let showing = app.clone();
         return Ok(sse::respond(&app, async move |feed| {
@@ -112,9 +112,9 @@ async fn create(
     match whole(running).await {
         Ok(response) => Ok(axum::Json(response).into_response()),
         Err(error) => {
-            // Nobody has its id, so nobody can retrieve it.
+            // The client never got its id, so it cannot be retrieved.
             if let Some(own) = own {
-                scope.conversation(own).delete("its only response failed").await?;
+                tenant.conversation(own).delete("its only response failed").await?;
             }
             Err(error.into())
         }
@@ -154,9 +154,9 @@ async fn whole(mut running: RunningResponse) -> Result<Value, Error> {
 
 /// Streams a reply, and returns it. Disconnecting stops it only if it is not stored.
 pub async fn show(app: &App, mut running: RunningResponse, feed: Option<&Feed>) -> Result<ModelReply, Error> {
-    let mut events = Events::new(running.turn, running.kept.clone());
+    let mut events = ResponseEvents::new(running.turn, running.kept.clone());
     let mut next = events.begin();
-    let stored = running.scope.as_ref().map(|_| app.streams.begin(running.turn));
+    let stored = running.tenant.as_ref().map(|_| app.streams.begin(running.turn));
     let tell = async |events: Vec<Value>, last: bool| {
         if let Some(stream) = &stored {
             stream.tell(&events, last);
@@ -196,11 +196,11 @@ struct Retrieve {
 
 async fn retrieve(
     State(app): State<Arc<App>>,
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<String>,
     Query(query): Query<Retrieve>,
-) -> Result<Response, Refused> {
-    let finding = scope.clone();
+) -> Result<Response, RequestError> {
+    let finding = tenant.clone();
     let (turn, kept) = blocking(move || stored::find(&finding, &id)).await?;
     if query.stream == Some(true) {
         if let Some(stream) = app.streams.find(turn.id) {
@@ -208,13 +208,12 @@ async fn retrieve(
             return Ok(sse::respond(&app, move |feed| show_rest(stream, from, feed)));
         }
         if query.starting_after.is_some() {
-            let text = "the stream of this response is not in memory any more, and would be numbered differently; leave \
-                        starting_after out, and what was said so far comes first";
-            return Err(Refused::field("starting_after", text));
+            let text = "the stream of this response is no longer in memory, and would be numbered differently; leave starting_after out to get it from its beginning";
+            return Err(RequestError::field("starting_after", text));
         }
-        return Ok(sse::respond(&app, move |feed| show_again(scope, turn, kept, feed)));
+        return Ok(sse::respond(&app, move |feed| show_again(tenant, turn, kept, feed)));
     }
-    let response = blocking(move || stored::object(&scope, &turn, &kept));
+    let response = blocking(move || stored::object(&tenant, &turn, &kept));
     Ok(axum::Json(response.await?).into_response())
 }
 
@@ -233,15 +232,15 @@ async fn show_rest(stream: Arc<Stream>, from: u64, feed: Feed) {
 }
 
 /// Streams a response again: existing items at once, and further ones as they come.
-async fn show_again(scope: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) {
-    let mut events = Events::new(turn.id, kept.clone());
+async fn show_again(tenant: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) {
+    let mut events = ResponseEvents::new(turn.id, kept.clone());
     if !tell(&feed, &events.begin()).await {
         return;
     }
     let last = async {
         let pending = turn.status == Status::Pending;
         if pending {
-            let (chat, seq) = (scope.conversation(turn.conversation), turn.seq);
+            let (chat, seq) = (tenant.conversation(turn.conversation), turn.seq);
             let mut news = blocking(move || chat.subscribe(seq - 1)).await?;
             while let Some(update) = news.next().await {
                 let told = match update? {
@@ -258,7 +257,7 @@ async fn show_again(scope: Tenant, turn: Turn, kept: StoredRequest, feed: Feed) 
                 }
             }
         }
-        let response = blocking(move || stored::object(&scope, &scope.turn(turn.id)?, &kept)).await?;
+        let response = blocking(move || stored::object(&tenant, &tenant.turn(turn.id)?, &kept)).await?;
         if !pending
             && !tell(&feed, &events.items(response["output"].as_array().map_or(&[], Vec::as_slice))).await
         {
@@ -286,15 +285,15 @@ pub async fn tell(feed: &Feed, events: &[Value]) -> bool {
 }
 
 /// Stops a running generation, and waits until it has ended.
-async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
-    let finding = (scope.clone(), id.clone());
+async fn cancel(Writer(tenant): Writer, Path(id): Path<String>) -> Result<axum::Json<Value>, RequestError> {
+    let finding = (tenant.clone(), id.clone());
     let (turn, kept) = blocking(move || stored::find(&finding.0, &finding.1)).await?;
     if turn.status == Status::Pending {
-        let (chat, seq) = (scope.conversation(turn.conversation), turn.seq);
+        let (chat, seq) = (tenant.conversation(turn.conversation), turn.seq);
         let mut news = blocking(move || chat.subscribe(seq)).await?;
         let generation: GenerationId = items::generation(&turn).id.unwrap_or_default().parse()?;
-        match scope.generations().stop(generation) {
-            // It ended at this very moment.
+        match tenant.generations().stop(generation) {
+            // It has just ended.
             Ok(_) | Err(Error::Conflict(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -313,14 +312,14 @@ async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::J
         let text = format!("{id} is completed already; there is nothing to cancel");
         return Err(Problem::new(StatusCode::BAD_REQUEST, "response_completed", text).into());
     }
-    let response = blocking(move || stored::object(&scope, &scope.turn(turn.id)?, &kept));
+    let response = blocking(move || stored::object(&tenant, &tenant.turn(turn.id)?, &kept));
     Ok(axum::Json(response.await?))
 }
 
 /// The input turns of a response.
-fn given(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Vec<Turn>, Error> {
+fn given(tenant: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Vec<Turn>, Error> {
     let receipt = items::generation(turn).receipt_seq.unwrap_or(0);
-    let event = scope.conversation(turn.conversation).log().read(receipt.saturating_sub(1), 1)?.pop();
+    let event = tenant.conversation(turn.conversation).log().read(receipt.saturating_sub(1), 1)?.pop();
     let from = event.and_then(|event| event.read::<Receipt>()).and_then(|receipt| receipt.policy.input_from);
     let (Some(from), 1..) = (from, kept.inputs) else { return Ok(Vec::new()) };
     let query = HistoryQuery {
@@ -329,19 +328,19 @@ fn given(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Vec<Turn>,
         limit: kept.inputs.min(PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    stored::turns(scope, turn.conversation, query)
+    stored::turns(tenant, turn.conversation, query)
 }
 
 async fn input_items(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<String>,
     Query(paging): Query<Paging>,
-) -> Result<axum::Json<Value>, Refused> {
+) -> Result<axum::Json<Value>, RequestError> {
     let (limit, newest_first) = (paging.limit()?, paging.newest_first()?);
     let mut found = blocking(move || {
-        let (turn, kept) = stored::find(&scope, &id)?;
+        let (turn, kept) = stored::find(&tenant, &id)?;
         let mut found: Vec<Value> =
-            given(&scope, &turn, &kept)?.iter().flat_map(|turn| items::of_turn(&scope, turn)).collect();
+            given(&tenant, &turn, &kept)?.iter().flat_map(|turn| items::of_turn(&tenant, turn)).collect();
         if newest_first {
             found.reverse();
         }
@@ -359,11 +358,11 @@ async fn input_items(
 
 /// Erases a response and its input; a conversation of its own that has nothing else is deleted. Turns of a
 /// named conversation belong to that conversation.
-async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
+async fn delete(Admin(tenant): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, RequestError> {
     let deleting = id.clone();
     let named = blocking(move || {
-        let (turn, kept) = stored::find(&scope, &deleting)?;
-        let conversation = scope.conversation(turn.conversation).get()?;
+        let (turn, kept) = stored::find(&tenant, &deleting)?;
+        let conversation = tenant.conversation(turn.conversation).get()?;
         if !conversation.is_hidden() {
             return Ok(Some(conversation.id));
         }
@@ -371,15 +370,15 @@ async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Jso
             let text = format!("{deleting} is still being generated; cancel it first");
             return Err(Error::invalid("response_in_progress", text));
         }
-        let mut turns = given(&scope, &turn, &kept)?;
-        turns.extend(stored::answer_turns(&scope, &turn)?);
+        let mut turns = given(&tenant, &turn, &kept)?;
+        turns.extend(stored::answer_turns(&tenant, &turn)?);
         let all = conversation.turns as usize <= turns.len();
         if all && conversation.parent.is_none() {
-            scope.conversation(conversation.id).delete("its only response was deleted").wait()?;
+            tenant.conversation(conversation.id).delete("its only response was deleted").wait()?;
             return Ok(None);
         }
         for turn in turns {
-            scope.conversation(conversation.id).erase(turn.id, None, "its response was deleted").wait()?;
+            tenant.conversation(conversation.id).erase(turn.id, None, "its response was deleted").wait()?;
         }
         Ok(None)
     })

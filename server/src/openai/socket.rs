@@ -4,17 +4,17 @@
 //! The last response that was not stored can be continued on its connection: its messages are kept in memory until the
 //! next one, or until its continuation fails.
 
-use super::ask::Ask;
-use super::error::Refused;
-use super::events::Events;
+use super::error::RequestError;
+use super::events::ResponseEvents;
 use super::fields::Fields;
-use super::responses::{Begun, begin, fresh, now, show, tell};
+use super::request::ResponseRequest;
+use super::responses::{StartedRequest, begin, fresh, now, show, tell};
 use super::sse::{EVENTS_AHEAD, Feed};
 use super::stored::StoredRequest;
 use super::{ids, models};
 use crate::access::{Caller, KeyRole, allowed};
 use crate::app::App;
-use crate::connections::Answering;
+use crate::connections::BusyGuard;
 use crate::json;
 use crate::lanes::{self, SMALL_BYTES};
 use crate::problem::Problem;
@@ -32,17 +32,17 @@ use tokio::sync::mpsc;
 
 /// Maximum life of a connection.
 const LIFE: Duration = Duration::from_secs(60 * 60);
-/// Maximum silence of the server: a connection that nobody is behind any more fails then.
+/// Maximum silence of the server. A message after it finds out whether the client is still there.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// Maximum number of messages that wait for the one before them; further ones are not read yet.
 const WAITING_MAX: usize = 16;
-/// Fields that belong to the other transport. The answer is a stream anyway.
+/// Fields of the HTTP transport. Over a socket the answer is always a stream.
 const OTHER_TRANSPORT: [&str; 2] = ["stream", "stream_options"];
 
 /// Accepts a connection.
-pub async fn connect(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refused> {
+pub async fn connect(State(app): State<Arc<App>>, request: Request) -> Result<Response, RequestError> {
     let caller = allowed(request.extensions(), KeyRole::Writer)?.clone();
-    let answering = request.extensions().get::<Arc<Answering>>().cloned();
+    let answering = request.extensions().get::<Arc<BusyGuard>>().cloned();
     // A connection counts like a stream.
     let running = app.access.admit(&caller)?;
     let (mut parts, _) = request.into_parts();
@@ -126,7 +126,8 @@ impl Connection {
             }
         };
         if let Some(problem) = problem {
-            let _ = socket.send(Message::Text(Refused::from(problem).message().to_string().into())).await;
+            let _ =
+                socket.send(Message::Text(RequestError::from(problem).message().to_string().into())).await;
         }
         let _ = socket.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await;
     }
@@ -146,7 +147,7 @@ impl Connection {
         }
     }
 
-    async fn respond(&mut self, text: &str, feed: &Feed) -> Result<(), Refused> {
+    async fn respond(&mut self, text: &str, feed: &Feed) -> Result<(), RequestError> {
         let _running = self.app.access.admit(&self.caller)?;
         if let (Some(errand), true) = (lanes::current(), text.len() > SMALL_BYTES) {
             errand.reserve(text.len()).await?;
@@ -154,18 +155,18 @@ impl Connection {
         let mut body: Fields = json::read(text)?;
         let kind: Option<String> = body.take("type")?;
         if kind.as_deref() != Some("response.create") {
-            return Err(Refused::field(
+            return Err(RequestError::field(
                 "type",
-                "type is not response.create, the only message that is understood",
+                "type is not response.create, the only message that is supported",
             ));
         }
         let generate = body.take("generate")?.unwrap_or(true);
         OTHER_TRANSPORT.iter().for_each(|name| drop(body.0.remove(*name)));
-        let mut ask = Ask::read(body)?;
+        let mut ask = ResponseRequest::read(body)?;
         if ask.background {
-            return Err(Refused::field(
+            return Err(RequestError::field(
                 "background",
-                "a WebSocket has no background; leave it out, or send a POST",
+                "background is not supported over a WebSocket; leave it out, or send a POST",
             ));
         }
         // Whatever comes of it, this response is continued at most once more after it succeeded.
@@ -182,17 +183,22 @@ impl Connection {
         if !ask.store && ask.conversation.is_none() {
             return self.unstored(ask, generate, feed).await;
         }
-        let Begun { running, .. } = begin(&self.caller.scope, ask).await?;
+        let StartedRequest { running, .. } = begin(&self.caller.tenant, ask).await?;
         // Its failure is the last event of the stream.
         let _ = show(&self.app, running, Some(feed)).await;
         Ok(())
     }
 
     /// Answers a request that is not stored, and keeps it for its continuation.
-    async fn unstored(&mut self, ask: Ask, generate: bool, feed: &Feed) -> Result<(), Refused> {
+    async fn unstored(
+        &mut self,
+        ask: ResponseRequest,
+        generate: bool,
+        feed: &Feed,
+    ) -> Result<(), RequestError> {
         let (previous, mut messages) = (ask.previous.clone(), ask.input.clone());
         if generate {
-            let Begun { running, .. } = begin(&self.caller.scope, ask).await?;
+            let StartedRequest { running, .. } = begin(&self.caller.tenant, ask).await?;
             let turn = running.turn;
             if let Ok(answer) = show(&self.app, running, Some(feed)).await {
                 messages.extend(answer.messages);
@@ -202,9 +208,9 @@ impl Connection {
         }
         // A request that only prepares the next one.
         let turn = fresh()?;
-        let model = models::find(&self.caller.scope, ask.model)?.asked;
+        let model = models::find(&self.caller.tenant, ask.model)?.asked;
         let mut events =
-            Events::new(turn, StoredRequest { model, echo: ask.echo, conversation: None, inputs: 0 });
+            ResponseEvents::new(turn, StoredRequest { model, echo: ask.echo, conversation: None, inputs: 0 });
         tell(feed, &events.begin()).await;
         tell(feed, &events.end_empty(now())).await;
         self.last = Some(Unstored { id: ids::response(turn), previous, messages });

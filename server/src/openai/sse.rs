@@ -53,7 +53,7 @@ pub fn endless() -> Error {
 /// Sink of events. A disconnected client is not an error.
 pub enum Feed {
     /// Server-sent events.
-    Events(mpsc::Sender<Event>),
+    ResponseEvents(mpsc::Sender<Event>),
     /// Messages of a socket.
     Messages(mpsc::Sender<String>),
 }
@@ -62,7 +62,7 @@ impl Feed {
     /// Sends an event. Returns whether the client is still connected.
     pub async fn send(&self, name: Option<&str>, data: &Value) -> bool {
         match self {
-            Feed::Events(sink) => {
+            Feed::ResponseEvents(sink) => {
                 let event = name.map_or_else(Event::default, |name| Event::default().event(name));
                 sink.send(event.data(data.to_string())).await.is_ok()
             }
@@ -72,7 +72,7 @@ impl Feed {
 
     /// The mark after the last event. A socket has none.
     pub async fn done(&self) {
-        if let Feed::Events(sink) = self {
+        if let Feed::ResponseEvents(sink) = self {
             let _ = sink.send(Event::default().data("[DONE]")).await;
         }
     }
@@ -81,7 +81,7 @@ impl Feed {
 /// A streamed answer whose events are made by this work, which continues even if the client disconnects.
 pub fn respond<F: Future<Output = ()> + Send + 'static>(app: &App, work: impl FnOnce(Feed) -> F) -> Response {
     let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
-    tokio::spawn(lanes::inherited(lanes::current(), work(Feed::Events(sender))));
+    tokio::spawn(lanes::inherited(lanes::current(), work(Feed::ResponseEvents(sender))));
     let stopping = app.stopping.clone();
     let events = futures_util::stream::unfold(receiver, async |mut receiver| {
         Some((Ok::<_, Infallible>(receiver.recv().await?), receiver))

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 /// Number of events read at a time to find the end of a reply: usually it is among the first.
 const EVENTS_PAGE: usize = 32;
 
-/// Its key in the metadata of the reply's turn.
+/// Key of the stored request in the metadata of the reply's turn.
 pub const KEY: &str = "openai";
 
 /// The stored part of the request.
@@ -42,7 +42,7 @@ pub enum State {
     Failed(String, String),
 }
 
-/// A response to be shown.
+/// A response, for the client.
 pub struct ResponseView<'a> {
     pub turn: TurnId,
     /// The stored part of its request.
@@ -102,11 +102,11 @@ pub fn done(finish: &Finish, at: i64) -> State {
 }
 
 /// The `seq` of a reply's last event, and its time in seconds since 1970.
-pub fn ended(scope: &Tenant, turn: &Turn) -> Result<(u64, i64), Error> {
+pub fn ended(tenant: &Tenant, turn: &Turn) -> Result<(u64, i64), Error> {
     let mut left = items::generation(turn).items.unwrap_or(1);
     let mut after = turn.seq;
     loop {
-        let events = scope.conversation(turn.conversation).log().read(after, EVENTS_PAGE)?;
+        let events = tenant.conversation(turn.conversation).log().read(after, EVENTS_PAGE)?;
         for event in &events {
             after = event.seq;
             let ends = event.turn == Some(turn.id) && kind::ends_turn(&event.kind);
@@ -149,9 +149,9 @@ fn used(input: u64, output: u64, raw: Option<&Value>) -> Option<Value> {
 }
 
 /// The turn of a response, and the stored part of its request.
-pub fn find(scope: &Tenant, id: &str) -> Result<(Turn, StoredRequest), Error> {
+pub fn find(tenant: &Tenant, id: &str) -> Result<(Turn, StoredRequest), Error> {
     let absent = || Error::not_found("response_not_found", format!("there is no response {:?}", clip(id)));
-    let turn = match scope.turn(ids::turn_of_response(id).ok_or_else(absent)?) {
+    let turn = match tenant.turn(ids::turn_of_response(id).ok_or_else(absent)?) {
         Err(Error::NotFound(_)) => return Err(absent()),
         turn => turn?,
     };
@@ -160,12 +160,12 @@ pub fn find(scope: &Tenant, id: &str) -> Result<(Turn, StoredRequest), Error> {
 }
 
 /// The turns of a query, up to its limit: a single page may end earlier, by its bytes.
-pub fn turns(scope: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Result<Vec<Turn>, Error> {
+pub fn turns(tenant: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Result<Vec<Turn>, Error> {
     let wanted = query.limit;
     let mut turns = Vec::new();
     loop {
         query.limit = wanted - turns.len();
-        let page = scope.conversation(id).history(query.clone())?;
+        let page = tenant.conversation(id).history(query.clone())?;
         turns.extend(page.data.into_iter().filter_map(|entry| match entry {
             HistoryEntry::Turn(turn) => Some(*turn),
             HistoryEntry::Event(_) => None,
@@ -179,12 +179,12 @@ pub fn turns(scope: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Res
 }
 
 /// The turns of a reply: the one that was open, and those that followed in the same batch.
-pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
+pub fn answer_turns(tenant: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
     let wanted = items::generation(first).items.unwrap_or(1);
     let mut turns = vec![first.clone()];
     let mut query = HistoryQuery { after: Some(first.place), ..HistoryQuery::default() };
     while turns.len() < wanted {
-        let page = scope.conversation(first.conversation).history(query.clone())?;
+        let page = tenant.conversation(first.conversation).history(query.clone())?;
         for entry in page.data {
             if let HistoryEntry::Turn(turn) = entry
                 && items::generation(&turn).answer == Some(first.id)
@@ -201,14 +201,14 @@ pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
 }
 
 /// A response, read from the log.
-pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value, Error> {
+pub fn object(tenant: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value, Error> {
     let about = items::generation(turn);
     let state = match turn.status {
         Status::Pending => State::InProgress,
         Status::Complete => match about.finish.as_deref() {
             Some("length") => State::Cut("max_output_tokens"),
             Some("content_filter") => State::Cut("content_filter"),
-            _ => State::Done(ended(scope, turn)?.1),
+            _ => State::Done(ended(tenant, turn)?.1),
         },
         Status::Aborted | Status::Interrupted if turn.reason.as_deref() == Some("stopped") => {
             State::Cancelled
@@ -223,8 +223,8 @@ pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value
     let mut output = Vec::new();
     // A reply that was stopped or broke off keeps its text so far.
     if turn.status != Status::Pending {
-        for turn in answer_turns(scope, turn)? {
-            output.extend(items::of_turn(scope, &turn));
+        for turn in answer_turns(tenant, turn)? {
+            output.extend(items::of_turn(tenant, &turn));
         }
     }
     if let State::Cut(_) = state {

@@ -1,6 +1,6 @@
 //! Events of recent streams, so that a client that lost its connection can ask for the rest with the same numbers.
 //!
-//! They are in memory only. A response whose stream is not here any more can be streamed again from its beginning.
+//! They are in memory only. A response whose stream was dropped can be streamed again from its beginning.
 
 use everturn_core::id::TurnId;
 use parking_lot::Mutex;
@@ -21,16 +21,16 @@ pub struct Streams(Mutex<VecDeque<(TurnId, Arc<Stream>)>>);
 /// The events of one response, numbered from 0.
 #[derive(Default)]
 pub struct Stream {
-    told: Mutex<Told>,
-    news: Notify,
+    state: Mutex<StreamState>,
+    changed: Notify,
 }
 
 #[derive(Default)]
-struct Told {
+struct StreamState {
     events: Vec<Arc<Value>>,
     bytes: usize,
     ended: bool,
-    /// Nobody writes it any more, although it did not end.
+    /// Its writer is gone, although it did not end.
     broken: bool,
 }
 
@@ -43,7 +43,7 @@ impl Streams {
         let mut recent = self.0.lock();
         recent.push_back((turn, stream.clone()));
         let bytes = |recent: &VecDeque<(TurnId, Arc<Stream>)>| -> usize {
-            recent.iter().map(|(_, stream)| stream.told.lock().bytes).sum()
+            recent.iter().map(|(_, stream)| stream.state.lock().bytes).sum()
         };
         while recent.len() > STREAMS_MAX || (recent.len() > 1 && bytes(&recent) > BYTES_MAX) {
             recent.pop_front();
@@ -53,7 +53,7 @@ impl Streams {
 
     pub fn find(&self, turn: TurnId) -> Option<Arc<Stream>> {
         let recent = self.0.lock();
-        let (_, stream) = recent.iter().find(|(id, stream)| *id == turn && !stream.told.lock().broken)?;
+        let (_, stream) = recent.iter().find(|(id, stream)| *id == turn && !stream.state.lock().broken)?;
         Some(stream.clone())
     }
 }
@@ -61,21 +61,21 @@ impl Streams {
 impl StreamWriter {
     /// Adds events; `last` if none follow.
     pub fn tell(&self, events: &[Value], last: bool) {
-        let mut told = self.0.told.lock();
-        told.bytes += events.iter().map(|event| event.to_string().len()).sum::<usize>();
-        told.events.extend(events.iter().cloned().map(Arc::new));
-        told.ended |= last;
-        drop(told);
-        self.0.news.notify_waiters();
+        let mut state = self.0.state.lock();
+        state.bytes += events.iter().map(|event| event.to_string().len()).sum::<usize>();
+        state.events.extend(events.iter().cloned().map(Arc::new));
+        state.ended |= last;
+        drop(state);
+        self.0.changed.notify_waiters();
     }
 }
 
 impl Drop for StreamWriter {
     fn drop(&mut self) {
-        let mut told = self.0.told.lock();
-        told.broken = !told.ended;
-        drop(told);
-        self.0.news.notify_waiters();
+        let mut state = self.0.state.lock();
+        state.broken = !state.ended;
+        drop(state);
+        self.0.changed.notify_waiters();
     }
 }
 
@@ -83,19 +83,19 @@ impl Stream {
     /// The events from this number on, waiting for the next one; `None` after the last.
     pub async fn after(&self, from: usize) -> Option<Vec<Arc<Value>>> {
         loop {
-            let news = self.news.notified();
-            tokio::pin!(news);
-            news.as_mut().enable();
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
             {
-                let told = self.told.lock();
-                if from < told.events.len() {
-                    return Some(told.events[from..].to_vec());
+                let state = self.state.lock();
+                if from < state.events.len() {
+                    return Some(state.events[from..].to_vec());
                 }
-                if told.ended || told.broken {
+                if state.ended || state.broken {
                     return None;
                 }
             }
-            news.await;
+            changed.await;
         }
     }
 }

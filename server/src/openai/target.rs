@@ -1,13 +1,13 @@
 //! The conversation of a response: the one that was named, the one of the response that it continues, or a
 //! hidden one of its own. Also requests without any, if nothing is to be stored.
 
-use super::ask::Ask;
 use super::conversations::message_of;
 use super::conversion::extra;
-use super::error::Refused;
-use super::item_routes::At;
-use super::models::Chosen;
+use super::error::RequestError;
+use super::item_routes::ItemLocation;
+use super::models::SelectedModel;
 use super::recorded::{self, COMPARED_TURNS_MAX, Resend};
+use super::request::ResponseRequest;
 use super::stored::{KEY, StoredRequest};
 use super::{ids, items, stored, tools};
 use crate::app::blocking;
@@ -31,14 +31,18 @@ pub struct StartedResponse {
     pub generating: Generating,
     /// The stored part of the request.
     pub kept: StoredRequest,
-    /// Whether the conversation was created for it: if there is no reply, it is of no use.
+    /// Whether the conversation was created for it, and is deleted if there is no reply.
     pub own: bool,
 }
 
 /// Begins a generation that is stored.
-pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedResponse, Refused> {
+pub async fn begin(
+    tenant: &Tenant,
+    ask: ResponseRequest,
+    model: &SelectedModel,
+) -> Result<StartedResponse, RequestError> {
     let (conversation, previous, input) = (ask.conversation, ask.previous.clone(), ask.input.clone());
-    let (finding, provider, echo) = (scope.clone(), model.provider(), ask.echo.clone());
+    let (finding, provider, echo) = (tenant.clone(), model.provider(), ask.echo.clone());
     let mut options = options(ask, model)?;
     let (target, turns) = blocking(move || {
         let target = match (conversation, previous) {
@@ -68,14 +72,14 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedRe
     options.metadata = BTreeMap::from([(KEY.to_string(), Raw::of(&kept)?)]);
     options.append.expected_seq = target.expected;
     options.input = turns;
-    let first = scope.conversation(target.id).generate(options.clone()).await;
+    let first = tenant.conversation(target.id).generate(options.clone()).await;
     let (began, own) = match (first, target.after) {
-        // Another request continued it at this very moment: then this is a branch.
+        // Another request has continued it meanwhile: this one becomes a branch.
         (Err(Error::Conflict(_)), Some(after)) if target.expected.is_some() => {
-            let forking = scope.clone();
+            let forking = tenant.clone();
             let id = blocking(move || hide(&forking, Some(after))).await?;
             options.append.expected_seq = None;
-            (scope.conversation(id).generate(options).await, Some(id))
+            (tenant.conversation(id).generate(options).await, Some(id))
         }
         (first, _) => (first, target.own.then_some(target.id)),
     };
@@ -83,7 +87,7 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedRe
         Ok(generating) => Ok(StartedResponse { generating, kept, own: own.is_some() }),
         Err(error) => {
             if let Some(own) = own {
-                scope.conversation(own).delete("its response could not begin").await?;
+                tenant.conversation(own).delete("its response could not begin").await?;
             }
             Err(error.into())
         }
@@ -101,7 +105,7 @@ struct Target {
 }
 
 /// Options of the generation, apart from the input.
-fn options(ask: Ask, model: &Chosen) -> Result<GenerateOptions, Refused> {
+fn options(ask: ResponseRequest, model: &SelectedModel) -> Result<GenerateOptions, RequestError> {
     let to = model.provider();
     let mut context = ContextOptions::new(0);
     let whole = ask.whole;
@@ -123,9 +127,9 @@ fn fields(
     to: Provider,
     mut rest: BTreeMap<String, Raw>,
     tools: bool,
-) -> Result<BTreeMap<String, Raw>, Refused> {
+) -> Result<BTreeMap<String, Raw>, RequestError> {
     if !tools {
-        // Providers refuse a choice among no tools.
+        // Providers refuse a tool choice without tools.
         rest.retain(|name, _| name != "tool_choice" && name != "parallel_tool_calls");
     }
     if to != Provider::OpenaiResponses {
@@ -134,7 +138,7 @@ fn fields(
         if number.is_some_and(|number| number > 0) || wanted("include", "message.output_text.logprobs") {
             let text = "log probabilities are not supported with this model; leave them out, or choose a model whose server \
                         speaks Responses";
-            return Err(Refused::field("top_logprobs", text));
+            return Err(RequestError::field("top_logprobs", text));
         }
     }
     // Requested wherever it is needed, and refused by models without reasoning.
@@ -146,22 +150,22 @@ fn fields(
 }
 
 /// A hidden conversation: new, or a fork.
-fn hide(scope: &Tenant, after: Option<(ConversationId, u64)>) -> Result<ConversationId, Error> {
+fn hide(tenant: &Tenant, after: Option<(ConversationId, u64)>) -> Result<ConversationId, Error> {
     let metadata = BTreeMap::from([(HIDDEN.to_string(), Raw::of(&"responses")?)]);
     let settings = Settings { metadata, ..Settings::default() };
     match after {
-        None => Ok(scope.create(settings).wait()?.id()),
+        None => Ok(tenant.create(settings).wait()?.id()),
         Some((id, seq)) => {
-            let fork = scope.conversation(id).fork(seq).wait()?;
+            let fork = tenant.conversation(id).fork(seq).wait()?;
             Ok(fork.update(settings).wait()?.id)
         }
     }
 }
 
 /// After a response: in its own conversation, if that is hidden and ends with it; else in a fork from there.
-fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
-    let (turn, end) = end_of(scope, previous)?;
-    let conversation = scope.conversation(turn.conversation).get()?;
+fn continue_after(tenant: &Tenant, previous: &str) -> Result<Target, Error> {
+    let (turn, end) = end_of(tenant, previous)?;
+    let conversation = tenant.conversation(turn.conversation).get()?;
     let later = HistoryQuery {
         after: Some(turn.seq),
         include_superseded: true,
@@ -169,7 +173,7 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
         limit: items::generation(&turn).items.unwrap_or(1).clamp(1, PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    let mut later = scope.conversation(turn.conversation).history(later)?.data.into_iter();
+    let mut later = tenant.conversation(turn.conversation).history(later)?.data.into_iter();
     let follows = |entry: HistoryEntry| match entry {
         HistoryEntry::Turn(later) => items::generation(&later).answer != Some(turn.id),
         HistoryEntry::Event(_) => false,
@@ -178,13 +182,13 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
         let expected = Some(conversation.head.seq);
         return Ok(Target { id: conversation.id, expected, after: Some((conversation.id, end)), own: false });
     }
-    let id = hide(scope, Some((turn.conversation, end)))?;
+    let id = hide(tenant, Some((turn.conversation, end)))?;
     Ok(Target { id, expected: None, after: None, own: true })
 }
 
 /// The turn of a response that has ended, and the `seq` of its end.
-pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
-    let (turn, _) = match stored::find(scope, response) {
+pub fn end_of(tenant: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
+    let (turn, _) = match stored::find(tenant, response) {
         Err(Error::NotFound(_)) => {
             let text = format!(
                 "the response {:?} to continue does not exist; it was deleted, or never stored",
@@ -199,24 +203,24 @@ pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
             format!("{response} is {}; only one that has ended with a reply can be continued", turn.status);
         return Err(Error::invalid("previous_response_not_completed", text));
     }
-    let (end, _) = stored::ended(scope, &turn)?;
+    let (end, _) = stored::ended(tenant, &turn)?;
     Ok((turn, end))
 }
 
 /// The turns of the input that are new after the end of a conversation; `until` is its last `seq` that counts.
 ///
 /// Clients may send again what is there already. What is new is found by comparison, so a request that is repeated
-/// after a failure appends nothing, and a client that leaves the items out whose ids it knows can do so.
+/// after a failure appends nothing, and a client may leave out items whose ids it knows.
 fn new_input(
-    scope: &Tenant,
+    tenant: &Tenant,
     place: Option<(ConversationId, Option<u64>)>,
     input: &[Raw],
 ) -> Result<Vec<NewTurn>, Error> {
     let known = match place {
-        Some((id, until)) => recorded::last_turns(scope, id, until.map(|seq| seq + 1))?,
+        Some((id, until)) => recorded::last_turns(tenant, id, until.map(|seq| seq + 1))?,
         None => Vec::new(),
     };
-    let (messages, here) = resolve(scope, place.map(|(id, _)| id), input)?;
+    let (messages, here) = resolve(tenant, place.map(|(id, _)| id), input)?;
     let new = recorded::new_messages(&messages, &known, Resend::WithoutReplies);
     let new: Vec<&Raw> = new.into_iter().filter(|at| !here[*at]).map(|at| &messages[at]).collect();
     if known.len() < COMPARED_TURNS_MAX {
@@ -254,25 +258,27 @@ pub fn check_results(known: &[Turn], new: &[&Raw]) -> Result<(), Error> {
 }
 
 /// The messages of items. References are resolved item by item, each once: those that cover a turn become its
-/// message, as its provider wants it back; others become the items alone. Also whether each is already in the
+/// message, as its provider expects it; others become the items alone. Also whether each is already in the
 /// conversation.
 fn resolve(
-    scope: &Tenant,
+    tenant: &Tenant,
     id: Option<ConversationId>,
     input: &[Raw],
 ) -> Result<(Vec<Raw>, Vec<bool>), Error> {
     let (mut messages, mut here) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
-    let mut references: Vec<At> = Vec::new();
-    let flush = |references: &mut Vec<At>, messages: &mut Vec<Raw>, here: &mut Vec<bool>| {
+    let mut references: Vec<ItemLocation> = Vec::new();
+    let flush = |references: &mut Vec<ItemLocation>, messages: &mut Vec<Raw>, here: &mut Vec<bool>| {
         for of_turn in std::mem::take(references).chunk_by(|a, b| a.turn.id == b.turn.id) {
             let turn = &of_turn[0].turn;
             let said = match of_turn.len() == of_turn[0].items.len() {
-                true => vec![Raw::new(items::restored(scope, turn))?],
-                false => of_turn.iter().filter_map(At::item).map(alone).collect::<Result<Vec<_>, _>>()?,
+                true => vec![Raw::new(items::restored(tenant, turn))?],
+                false => {
+                    of_turn.iter().filter_map(ItemLocation::item).map(alone).collect::<Result<Vec<_>, _>>()?
+                }
             };
             here.extend(
-                said.iter().map(|_| id.is_some_and(|id| scope.conversation(id).turn(turn.id).is_ok())),
+                said.iter().map(|_| id.is_some_and(|id| tenant.conversation(id).turn(turn.id).is_ok())),
             );
             messages.extend(said);
         }
@@ -282,7 +288,7 @@ fn resolve(
         match referred(item) {
             Some(reference) => {
                 if seen.insert(reference.clone()) {
-                    references.push(find_item(scope, &reference)?);
+                    references.push(find_item(tenant, &reference)?);
                 }
             }
             None => {
@@ -313,12 +319,12 @@ fn referred(item: &Raw) -> Option<String> {
     fields.get("id").filter(|_| refers)?.as_str().map(str::to_string)
 }
 
-/// The item of a reference, in whichever conversation it is.
-fn find_item(scope: &Tenant, item: &str) -> Result<At, Error> {
+/// The item of a reference, in any conversation.
+fn find_item(tenant: &Tenant, item: &str) -> Result<ItemLocation, Error> {
     let absent = || Error::not_found("item_not_found", format!("there is no item {:?}", clip(item)));
     let turn = ids::turn_of_item(item).ok_or_else(absent)?;
-    let said = scope.turn(turn).map_err(|_| absent())?;
-    let at = super::item_routes::locate(scope, said.conversation, item)?;
+    let said = tenant.turn(turn).map_err(|_| absent())?;
+    let at = super::item_routes::locate(tenant, said.conversation, item)?;
     if at.index.is_none() || at.turn.visibility == Visibility::Private {
         return Err(absent());
     }
@@ -326,14 +332,18 @@ fn find_item(scope: &Tenant, item: &str) -> Result<At, Error> {
 }
 
 /// The request for a reply that is not stored. Earlier turns are read, and nothing is written.
-pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
+pub async fn unstored_request(
+    tenant: &Tenant,
+    ask: ResponseRequest,
+    model: &SelectedModel,
+) -> Result<Request, RequestError> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
         options(ask, model)?;
     let (provider, served) = (model.provider(), model.served_name().to_string());
     let most = model.configured.context_tokens;
     let tools = context.tools.clone();
-    let reading = scope.clone();
+    let reading = tenant.clone();
     let (system, messages) = blocking(move || {
         let before = previous.map(|previous| end_of(&reading, &previous)).transpose()?;
         let place = before.as_ref().map(|(turn, end)| (turn.conversation, Some(*end)));
@@ -377,7 +387,7 @@ pub fn check_content(messages: &[Raw]) -> Result<(), Error> {
 }
 
 /// Messages of any shape for a provider, with instructions before them. Refused if nothing of them is left, or if the model
-/// would never see a part of them that nobody can read.
+/// would not see a part of them, because it cannot be read: an unknown role or type.
 pub fn render(
     provider: Provider,
     instructions: Option<&str>,
@@ -393,7 +403,7 @@ pub fn render(
     Ok((rendered.system, rendered.messages))
 }
 
-/// Refuses messages of which the model of a provider would not see a part that nobody can read.
+/// Refuses messages with a part that the model would not see, because it cannot be read.
 fn check_read(provider: Provider, messages: &[Raw]) -> Result<(), Error> {
     let input = Input { system: &[], messages, media: &NoMedia };
     all_read(&provider::render(provider, &input)?, messages)

@@ -1,8 +1,8 @@
 //! Counting the input tokens of a response.
 
-use super::ask::Ask;
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::Fields;
+use super::request::ResponseRequest;
 use super::target::end_of;
 use super::{models, tools};
 use crate::access::Reader;
@@ -33,17 +33,17 @@ pub fn cost(family: Family, messages: &[Raw], texts: &[&str]) -> u64 {
 
 /// With a conversation or a previous response, the whole context is counted: as built, and so never more than
 /// the model accepts.
-async fn count(Reader(scope): Reader, Json(body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
-    let ask = Ask::read(body)?;
-    let model = models::find(&scope, ask.model)?;
+async fn count(Reader(tenant): Reader, Json(body): Json<Fields>) -> Result<axum::Json<Value>, RequestError> {
+    let ask = ResponseRequest::read(body)?;
+    let model = models::find(&tenant, ask.model)?;
     let provider = model.provider();
     let tools = tools::convert(Provider::OpenaiResponses, provider, ask.tools)?;
     let family = Family::of_model(model.served_name());
     let tokens = blocking(move || {
         let place = match (ask.conversation, ask.previous) {
-            (Some(id), _) => Some((id, scope.conversation(id).get()?.head.seq)),
+            (Some(id), _) => Some((id, tenant.conversation(id).get()?.head.seq)),
             (None, Some(previous)) => {
-                end_of(&scope, &previous).map(|(turn, end)| Some((turn.conversation, end)))?
+                end_of(&tenant, &previous).map(|(turn, end)| Some((turn.conversation, end)))?
             }
             (None, None) => None,
         };
@@ -61,7 +61,7 @@ async fn count(Reader(scope): Reader, Json(body): Json<Fields>) -> Result<axum::
             at_seq: Some(seq),
             ..ContextOptions::new(model.configured.context_tokens)
         };
-        Ok(scope.conversation(id).contexts().build(&context)?.tokens.used)
+        Ok(tenant.conversation(id).contexts().build(&context)?.tokens.used)
     })
     .await?;
     Ok(axum::Json(json!({"object": "response.input_tokens", "input_tokens": tokens})))

@@ -1,6 +1,6 @@
 //! Conversion of tools, and of the choice among them, between providers.
 
-use super::error::Refused;
+use super::error::RequestError;
 use everturn::model::Provider;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 /// Converts tools to another provider's shape. Those that already have it keep their bytes; tools that only
 /// their own provider can run are refused.
-pub fn convert(from: Provider, to: Provider, tools: Vec<Raw>) -> Result<Vec<Raw>, Refused> {
+pub fn convert(from: Provider, to: Provider, tools: Vec<Raw>) -> Result<Vec<Raw>, RequestError> {
     if from == to {
         return Ok(tools);
     }
@@ -30,7 +30,7 @@ struct Function<'a> {
 }
 
 impl<'a> Function<'a> {
-    fn read(from: Provider, to: Provider, tool: &'a Value) -> Result<Function<'a>, Refused> {
+    fn read(from: Provider, to: Provider, tool: &'a Value) -> Result<Function<'a>, RequestError> {
         let kind = tool.get("type").and_then(Value::as_str);
         let (function, parameters) = match (from, kind) {
             (Provider::OpenaiResponses, Some("function")) => (tool, "parameters"),
@@ -40,7 +40,7 @@ impl<'a> Function<'a> {
         };
         let name = function.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
         Ok(Function {
-            name: name.ok_or_else(|| Refused::field("tools", "a tool has no name; give each one"))?,
+            name: name.ok_or_else(|| RequestError::field("tools", "a tool has no name; give each one"))?,
             description: function.get("description").and_then(Value::as_str),
             parameters: match function.get(parameters) {
                 Some(schema @ Value::Object(_)) => schema.clone(),
@@ -65,7 +65,7 @@ impl<'a> Function<'a> {
             }
             Provider::OpenaiResponses => {
                 fields.insert("parameters".into(), parameters);
-                // By default it would be strict there, which not every schema is fit for.
+                // There it would be strict by default, which not every schema allows.
                 fields.insert("strict".into(), json!(strict.unwrap_or(false)));
                 Value::Object(fields)
             }
@@ -78,8 +78,8 @@ impl<'a> Function<'a> {
     }
 }
 
-fn not_here(kind: &str, to: Provider) -> Refused {
-    Refused::field(
+fn not_here(kind: &str, to: Provider) -> RequestError {
+    RequestError::field(
         "tools",
         format!(
             "the tool {:?} cannot be given to this model, whose server speaks {to}; give function tools, or choose a model \

@@ -29,17 +29,17 @@ use serde::Deserialize;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// `/assets`, as far as bytes are sent.
+/// The routes of `/assets` that send or receive bytes.
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route(&at("/assets"), post(add_asset))
         .route(&at("/assets/{asset}/content"), get(get_asset_content))
 }
 
-/// Target of a new asset.
+/// Query of a new asset.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Add {
+struct AddAssetQuery {
     conversation: ConversationName,
     name: Option<String>,
     #[serde(default)]
@@ -48,8 +48,8 @@ struct Add {
 
 async fn add_asset(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
-    Query(add): Query<Add>,
+    Writer(tenant): Writer,
+    Query(add): Query<AddAssetQuery>,
     request: Request,
 ) -> Result<Response, Problem> {
     let mime_type = text(request.headers(), &CONTENT_TYPE)?;
@@ -57,7 +57,7 @@ async fn add_asset(
     let thread = large_thread().await?;
     let bytes = json::bytes(request, &app.config, app.config.asset_bytes_max).await?;
     let add = move || {
-        let conversation = add.conversation.find(&scope)?;
+        let conversation = add.conversation.find(&tenant)?;
         match add.visibility {
             Visibility::Private => conversation.assets().add_private(add.name, &mime_type, bytes.into()),
             _ => conversation.assets().add(add.name, &mime_type, bytes.into()),
@@ -71,11 +71,11 @@ async fn add_asset(
 
 async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
     let headers = request.headers().clone();
-    let (asker, wanted_asset) = operations::read::<GetAsset>(&app, request).await?;
-    let scope = asker.tenant.clone();
-    let asset = blocking(move || wanted_asset.find(&asker)).await?;
+    let (requester, wanted_asset) = operations::read::<GetAsset>(&app, request).await?;
+    let tenant = requester.tenant.clone();
+    let asset = blocking(move || wanted_asset.find(&requester)).await?;
     let (Some(sha256), Some(size)) = (asset.sha256, asset.bytes) else {
-        let text = format!("the bytes of {} are not kept here; its storage says where", asset.id);
+        let text = format!("the bytes of {} are not stored here; its `storage` says where", asset.id);
         return Err(Error::not_found("asset.elsewhere", text).into());
     };
     if let Some(unchanged) = IfNoneMatch::of(&headers).unchanged(&sha256.to_string()) {
@@ -99,14 +99,14 @@ async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Res
     shown.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
     // The first piece is read before the answer begins, so that missing bytes are an error and not a truncated
     // answer.
-    let first = piece(scope.clone(), asset.clone(), range.clone()).await?;
-    Ok((status, etag(sha256), shown, AsIs, body(scope, asset, range, first)).into_response())
+    let first = piece(tenant.clone(), asset.clone(), range.clone()).await?;
+    Ok((status, etag(sha256), shown, Uncompressed, body(tenant, asset, range, first)).into_response())
 }
 
 /// Number of bytes read at a time.
 const PIECE_BYTES: u64 = ASSET_PIECE_BYTES as u64;
 
-async fn piece(scope: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
+async fn piece(tenant: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
     blocking(move || {
         // Up to the end of a piece, so that each piece is read and checked once. An asset without hashes of
         // pieces is checked as a whole, so it is read at once.
@@ -114,15 +114,15 @@ async fn piece(scope: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes, 
             true => range.end,
             false => range.end.min((range.start / PIECE_BYTES + 1) * PIECE_BYTES),
         };
-        scope.asset_range(&asset, range.start..end).map(Bytes::from)
+        tenant.asset_range(&asset, range.start..end).map(Bytes::from)
     })
     .await
 }
 
-fn body(scope: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
+fn body(tenant: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
     let rest = range.start + first.len() as u64..range.end;
     let pieces = futures_util::stream::try_unfold((Some(first), rest), move |(first, rest)| {
-        let (scope, asset) = (scope.clone(), asset.clone());
+        let (tenant, asset) = (tenant.clone(), asset.clone());
         async move {
             if let Some(first) = first {
                 return Ok(Some((first, (None, rest))));
@@ -131,7 +131,7 @@ fn body(scope: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
                 return Ok::<_, std::io::Error>(None);
             }
             let piece =
-                piece(scope, asset, rest.clone()).await.map_err(|e| std::io::Error::other(e.to_string()))?;
+                piece(tenant, asset, rest.clone()).await.map_err(|e| std::io::Error::other(e.to_string()))?;
             let rest = rest.start + piece.len() as u64..rest.end;
             Ok(Some((piece, (None, rest))))
         }
@@ -141,9 +141,9 @@ fn body(scope: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
 
 /// Marks an answer that must not be compressed: its length and its ranges are those of the stored bytes.
 #[derive(Clone, Copy)]
-pub struct AsIs;
+pub struct Uncompressed;
 
-impl axum::response::IntoResponseParts for AsIs {
+impl axum::response::IntoResponseParts for Uncompressed {
     type Error = std::convert::Infallible;
 
     fn into_response_parts(
@@ -169,7 +169,7 @@ const SHOWN: [&str; 9] = [
 ];
 
 /// The client that added an asset chose its type and its name: neither may make a browser run it as a page of
-/// ours.
+/// this server.
 fn shown(asset: &Asset) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let kind = asset.mime_type.parse().ok().filter(|_| asset.mime_type.contains('/'));

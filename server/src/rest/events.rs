@@ -14,7 +14,7 @@ use axum::response::sse::Event;
 use axum::routing::get;
 use everturn::{ChangeKind, ChangeSubscription, Position, Subscription, TenantChanges, Timestamp, Update};
 use everturn_api::events::{ListChanges, ListEvents, shown};
-use everturn_api::{Asker, Operation};
+use everturn_api::{Operation, Requester};
 use everturn_core::Error;
 use futures_util::StreamExt;
 use serde_json::json;
@@ -34,19 +34,19 @@ async fn list_events(State(app): State<Arc<App>>, request: Request) -> Result<Re
         return operations::answer_whole::<ListEvents>(app, request).await;
     }
     let last = headers::text(request.headers(), &HeaderName::from_static("last-event-id"))?;
-    let (asker, asked) = operations::read::<ListEvents>(&app, request).await?;
+    let (requester, asked) = operations::read::<ListEvents>(&app, request).await?;
     let after: Position = match last.filter(|last| !last.is_empty()) {
         Some(last) => last.trim().parse()?,
         None => Position { seq: asked.from.unwrap_or(1).max(1) - 1, chunk: None },
     };
     let subscription =
-        asker.blocking(move |tenant| asked.conversation.find(tenant)?.subscribe(after)).await?;
-    Ok(sse::answer(&app, Following::new(subscription)))
+        requester.blocking(move |tenant| asked.conversation.find(tenant)?.subscribe(after)).await?;
+    Ok(sse::answer(&app, EventStream::new(subscription)))
 }
 
 /// A live stream. Reading the log blocks, so it is done on another thread, which holds the subscription
 /// meanwhile.
-struct Following {
+struct EventStream {
     subscription: Source,
     lane: Option<Arc<Lane>>,
     /// For updates that were read and wait to be sent.
@@ -64,10 +64,10 @@ enum Source {
     Gone,
 }
 
-impl Following {
-    fn new(subscription: Subscription) -> Following {
-        let lane = lanes::current().map(|errand| errand.lane.clone());
-        Following {
+impl EventStream {
+    fn new(subscription: Subscription) -> EventStream {
+        let lane = lanes::current().map(|request_lane| request_lane.lane.clone());
+        EventStream {
             position: subscription.position(),
             subscription: Source::Here(Box::new(subscription)),
             lane,
@@ -108,7 +108,7 @@ impl Following {
     }
 }
 
-impl Frames for Following {
+impl Frames for EventStream {
     async fn next(&mut self) -> Option<Event> {
         if let Source::Gone = self.subscription {
             return None;
@@ -147,19 +147,19 @@ async fn list_changes(State(app): State<Arc<App>>, request: Request) -> Result<R
         return operations::answer_whole::<ListChanges>(app, request).await;
     }
     let last = headers::text(request.headers(), &HeaderName::from_static("last-event-id"))?;
-    let (asker, asked) = operations::read::<ListChanges>(&app, request).await?;
+    let (requester, asked) = operations::read::<ListChanges>(&app, request).await?;
     let after = match last.filter(|last| !last.is_empty()) {
         Some(last) => Some(last.trim().parse()?),
         None => asked.since,
     };
-    let changes = asker.blocking(move |tenant| Ok(tenant.changes(after))).await?;
-    Ok(sse::answer(&app, FollowingAll::new(asker, changes)))
+    let changes = requester.blocking(move |tenant| Ok(tenant.changes(after))).await?;
+    Ok(sse::answer(&app, ChangeStream::new(requester, changes)))
 }
 
 /// A live stream of a tenant's changes. Reading them blocks, so it is done on another thread, which holds the
 /// subscription meanwhile.
-struct FollowingAll {
-    asker: Asker,
+struct ChangeStream {
+    requester: Requester,
     changes: Option<ChangeSubscription>,
     reading: Option<JoinHandle<(ChangeSubscription, Result<TenantChanges, Error>)>>,
     ready: VecDeque<Event>,
@@ -167,12 +167,12 @@ struct FollowingAll {
     position: Timestamp,
 }
 
-impl FollowingAll {
-    fn new(asker: Asker, changes: ChangeSubscription) -> FollowingAll {
+impl ChangeStream {
+    fn new(requester: Requester, changes: ChangeSubscription) -> ChangeStream {
         let position = changes.position();
         let ready = frame("ready", &json!({"next": position})).id(position.to_string());
-        FollowingAll {
-            asker,
+        ChangeStream {
+            requester,
             changes: Some(changes),
             reading: None,
             ready: VecDeque::from([ready]),
@@ -206,7 +206,7 @@ impl FollowingAll {
                 ChangeKind::Changed => "changed",
                 ChangeKind::Deleted => "deleted",
             };
-            let change = shown(&self.asker, change);
+            let change = shown(&self.requester, change);
             frame(name, &change).id(change.at.to_string())
         }));
         self.position = read.next;
@@ -214,7 +214,7 @@ impl FollowingAll {
     }
 }
 
-impl Frames for FollowingAll {
+impl Frames for ChangeStream {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {

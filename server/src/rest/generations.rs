@@ -12,7 +12,7 @@ use axum::routing::post;
 use everturn::model::Delta;
 use everturn::{Generating, Progress};
 use everturn_api::generations::{Generate, GeneratedAnswer};
-use everturn_api::{Asker, Operation};
+use everturn_api::{Operation, Requester};
 use everturn_core::Error;
 use everturn_views::state::PendingApproval;
 use futures_util::FutureExt;
@@ -27,39 +27,47 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 async fn generate(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
-    let (asker, generate) = operations::read::<Generate>(&app, request).await?;
+    let (requester, generate) = operations::read::<Generate>(&app, request).await?;
     if !generate.stream {
-        return Ok(axum::Json(generate.run(&asker).await?).into_response());
+        return Ok(axum::Json(generate.run(&requester).await?).into_response());
     }
     let name = generate.conversation.clone();
-    let pending = asker.blocking(move |tenant| name.find(tenant)?.state().read()).await?.pending_approvals;
+    let pending =
+        requester.blocking(move |tenant| name.find(tenant)?.state().read()).await?.pending_approvals;
     let answering = match pending.is_empty() {
-        true => Answering { generating: Some(generate.begin(&asker).await?), ..Answering::default() },
-        false => Answering { pending, waiting: Some(begun(asker, generate)), ..Answering::default() },
+        true => GenerationStream {
+            generating: Some(generate.begin(&requester).await?),
+            ..GenerationStream::default()
+        },
+        false => GenerationStream {
+            pending,
+            waiting: Some(begun(requester, generate)),
+            ..GenerationStream::default()
+        },
     };
     Ok(sse::answer(&app, answering))
 }
 
-/// Begins a generation, which waits and goes on whether or not its reader stays.
-fn begun(asker: Asker, generate: Generate) -> BoxFuture<'static, Result<Generating, Error>> {
-    let begun = tokio::spawn(async move { generate.begin(&asker).await });
+/// Begins a generation in a task of its own, so that it goes on if its reader leaves.
+fn begun(requester: Requester, generate: Generate) -> BoxFuture<'static, Result<Generating, Error>> {
+    let begun = tokio::spawn(async move { generate.begin(&requester).await });
     let broken =
         |_| Err(Error::internal("server.panic", "the generation failed inside the server; see its log"));
     async move { begun.await.unwrap_or_else(broken) }.boxed()
 }
 
 #[derive(Default)]
-struct Answering {
-    /// Approvals that the generation waits for, until the reader is told.
+struct GenerationStream {
+    /// Approvals that the generation waits for, until they have been sent to the reader.
     pending: Vec<PendingApproval>,
-    /// Resolves when they are resolved.
+    /// The generation, once they are resolved.
     waiting: Option<BoxFuture<'static, Result<Generating, Error>>>,
     generating: Option<Generating>,
-    /// Whether the reader knows that the model is asked.
+    /// Whether `started` has been sent.
     begun: bool,
 }
 
-impl Frames for Answering {
+impl Frames for GenerationStream {
     async fn next(&mut self) -> Option<Event> {
         if !self.pending.is_empty() {
             return Some(frame("waiting", &json!({"waits_for": std::mem::take(&mut self.pending)})));
@@ -102,7 +110,7 @@ impl Frames for Answering {
     }
 }
 
-/// A piece as it is shown; a seal is for its provider only.
+/// A piece of the reply for the reader; `None` for a seal, which is for its provider only.
 fn shown(delta: &Delta) -> Option<Value> {
     Some(match delta {
         Delta::Sealed(_) | Delta::Item(_) | Delta::ThinkingEnd => return None,

@@ -25,10 +25,10 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
     if app.stopping.is_cancelled() {
         return Err(Error::busy("server.stopping", "the server is shutting down; use another one").into());
     }
-    let (store, scope) = (app.store.clone(), app.store.tenant("default")?);
+    let (store, tenant) = (app.store.clone(), app.store.tenant("default")?);
     let look = blocking(move || {
         store.ready()?;
-        scope.list(ListQuery { limit: 1, ..ListQuery::default() })
+        tenant.list(ListQuery { limit: 1, ..ListQuery::default() })
     });
     let unanswered = |_| Err(Error::busy("store.unanswered", "the store does not answer"));
     match tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(unanswered) {

@@ -8,13 +8,13 @@ pub mod health;
 mod operations;
 mod transfer;
 
-pub use assets::AsIs;
+pub use assets::Uncompressed;
 
 use crate::app::App;
 use axum::Router;
 use std::sync::Arc;
 
-/// Path of the API. Routes contain it: a nested router would take every request's address apart to remove it.
+/// Path of the API. Routes contain it: a nested router would parse and rebuild the URL of every request to remove it.
 const ROOT: &str = "/api/v1";
 
 /// Everything under [`ROOT`].

@@ -16,8 +16,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use everturn::Tenant;
 use everturn::model::wait;
-use everturn_api::given::{Given, Part, Wrong};
-use everturn_api::{About, Asker, Method, Reply, Row, TABLE, Threads, Work};
+use everturn_api::decode::{InvalidRequest, Part, RawRequest};
+use everturn_api::{About, Method, Reply, Requester, Row, TABLE, Threads, Work};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::{ConversationId, clip};
@@ -49,13 +49,13 @@ fn paths(about: &About) -> impl Iterator<Item = &'static str> {
 pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Result<Response, Problem> {
     let is_quick = row.about.work == Work::Quick;
     let threads = if is_quick { Threads::Elsewhere(elsewhere) } else { Threads::Here };
-    let asker = allowed(request.extensions(), row.about.role)?.asker(threads);
+    let requester = allowed(request.extensions(), row.about.role)?.requester(threads);
     let path = request.uri().path();
     let path = path.strip_prefix(ROOT).unwrap_or(path).to_string();
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
-    let asked = ParsedRequest::new(&row.about, request, &app).await?;
+    let asked = ReceivedRequest::new(&row.about, request, &app).await?;
     if let Some((conversation, seq)) = asked.seen {
-        catch_up(&app, &asker.tenant, conversation, seq).await?;
+        catch_up(&app, &requester.tenant, conversation, seq).await?;
     }
     let answered = if is_quick {
         let operation = match asked.body.len() > SMALL_BYTES {
@@ -64,11 +64,11 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
             false => asked.read(&row.about, row.read),
         };
         match operation {
-            Ok(operation) => operation.run(asker, path).await.map(|reply| (reply, None)),
+            Ok(operation) => operation.run(requester, path).await.map(|reply| (reply, None)),
             Err(error) => Err(error),
         }
     } else {
-        replying(row.about.work, move || wait(asked.read(&row.about, row.read)?.run(asker, path))).await
+        replying(row.about.work, move || wait(asked.read(&row.about, row.read)?.run(requester, path))).await
     };
     match answered {
         Ok((reply, charge)) => Ok(response(known, reply, charge)),
@@ -83,7 +83,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
 
 /// Longest wait for events that the caller has seen elsewhere.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// Pause between two looks for them.
+/// Pause between two checks for them.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until a conversation has the event that the caller has seen: a standby may be behind.
@@ -93,7 +93,7 @@ async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> R
         let chat = tenant.conversation(id);
         let head = match blocking(move || chat.get()).await {
             Ok(conversation) => conversation.head.seq,
-            // Nobody knows more than the one who writes: it is gone, as the operation will say.
+            // A server that writes is never behind: the conversation does not exist, as the operation will report.
             Err(Error::NotFound(_)) if !app.store.is_read_only() => return Ok(()),
             // It may have been created just now.
             Err(Error::NotFound(_)) => 0,
@@ -105,7 +105,7 @@ async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> R
         if began.elapsed() >= CATCH_UP {
             let advice = match app.store.is_read_only() {
                 true => "try again, or ask a server that writes",
-                false => "no server has that event: look where the number comes from",
+                false => "no server has that event; check where the number comes from",
             };
             let text =
                 format!("{id} ends at {head} here, and Everturn-Seq says that you have seen {seq}; {advice}");
@@ -115,10 +115,10 @@ async fn catch_up(app: &App, tenant: &Tenant, id: ConversationId, seq: u64) -> R
     }
 }
 
-/// Header with the `seq` of an event that the caller has seen: the answer is not older.
+/// Header with the `seq` of an event that the caller has seen: the answer is at least as new.
 const SEEN: HeaderName = HeaderName::from_static("everturn-seq");
 
-struct ParsedRequest {
+struct ReceivedRequest {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,
     headers: Vec<(String, String)>,
@@ -127,15 +127,15 @@ struct ParsedRequest {
     seen: Option<(ConversationId, u64)>,
 }
 
-impl ParsedRequest {
-    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<ParsedRequest, Problem> {
+impl ReceivedRequest {
+    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<ReceivedRequest, Problem> {
         let (mut parts, body) = request.into_parts();
         let path = RawPathParams::from_request_parts(&mut parts, app).await.map_err(|_| {
             Error::not_found("id.malformed", "the path contains an id that is not UTF-8; check it")
         })?;
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        // Names are for people: a program puts the id into a path, so that nothing else can be hit.
+        // Names are for people: a path takes only an id, so that it never means another conversation.
         let named = path.iter().find(|(name, _)| name == "conversation");
         let id = named.map(|(_, value)| value.parse::<ConversationId>());
         if let (Some((_, value)), Some(Err(_))) = (named, &id) {
@@ -146,14 +146,13 @@ impl ParsedRequest {
             );
             return Err(Error::not_found("id.malformed", text).into());
         }
-        let Query(query) = Query::try_from_uri(&parts.uri).map_err(|e| {
-            Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
-        })?;
+        let Query(query) = Query::try_from_uri(&parts.uri)
+            .map_err(|e| Error::invalid("query.shape", format!("the query is invalid: {}", e.body_text())))?;
         let query: Vec<(String, String)> = query;
-        // Beside a body, a query may only name the conversation.
+        // With a body, the query may only name the conversation.
         let beside = query.iter().find(|(name, _)| about.method.has_body() && name != "conversation");
         if let Some((name, _)) = beside {
-            let text = format!("the query is not what is expected: {:?} belongs into the body", clip(name));
+            let text = format!("the query is invalid: {:?} belongs in the body", clip(name));
             return Err(Error::invalid("query.shape", text).into());
         }
         let seen = match (id, text(&parts.headers, &SEEN)?) {
@@ -183,34 +182,38 @@ impl ParsedRequest {
             false => {
                 let body = json::body(Request::from_parts(parts, body), &app.config, SMALL_BYTES).await?;
                 if !matches!(body.trim(), "" | "{}") {
-                    let text = "this request takes no body; put its fields into the query";
+                    let text = "this request takes no body; put its fields in the query";
                     return Err(Error::invalid("body.unexpected", text).into());
                 }
                 String::new()
             }
         };
-        Ok(ParsedRequest { path, query, headers, body, seen })
+        Ok(ReceivedRequest { path, query, headers, body, seen })
     }
 
-    fn read<T>(self, about: &About, read: impl Fn(&Given<'_>) -> Result<T, Wrong>) -> Result<T, Error> {
-        let ParsedRequest { path, query, headers, body, .. } = self;
+    fn read<T>(
+        self,
+        about: &About,
+        read: impl Fn(&RawRequest<'_>) -> Result<T, InvalidRequest>,
+    ) -> Result<T, Error> {
+        let ReceivedRequest { path, query, headers, body, .. } = self;
         if !body.trim().is_empty() {
             everturn_core::json::check(&body)?;
         }
-        read(&Given { path, query, headers, body: &body }).map_err(|wrong| refused(about, wrong))
+        read(&RawRequest { path, query, headers, body: &body }).map_err(|wrong| refused(about, wrong))
     }
 }
 
-fn refused(about: &About, Wrong { part, text }: Wrong) -> Error {
+fn refused(about: &About, InvalidRequest { part, text }: InvalidRequest) -> Error {
     match part {
-        // A missing field is in no part; without a body, it is attributed to the query.
+        // A missing field is in none of the parts; without a body, it is attributed to the query.
         Part::Body if !about.method.has_body() => {
-            Error::invalid("query.shape", format!("the query is not what is expected: {text}"))
+            Error::invalid("query.shape", format!("the query is invalid: {text}"))
         }
         Part::Path => Error::not_found("id.malformed", format!("the path contains a malformed id: {text}")),
-        Part::Query => Error::invalid("query.shape", format!("the query is not what is expected: {text}")),
-        Part::Header => Error::invalid("header.shape", format!("a header is not what is expected: {text}")),
-        Part::Body => Error::invalid("body.shape", format!("the body is not what is expected: {text}")),
+        Part::Query => Error::invalid("query.shape", format!("the query is invalid: {text}")),
+        Part::Header => Error::invalid("header.shape", format!("a header is invalid: {text}")),
+        Part::Body => Error::invalid("body.shape", format!("the body is invalid: {text}")),
     }
 }
 
@@ -236,7 +239,7 @@ fn response(known: Option<IfNoneMatch>, reply: Reply, charge: Option<Charge>) ->
     response
 }
 
-/// Answers a request for an operation that is streamed only on request.
+/// Answers a request for an operation whose stream was not asked for.
 pub async fn answer_whole<O: everturn_api::Operation>(
     app: Arc<App>,
     request: Request,
@@ -251,12 +254,12 @@ pub async fn answer_whole<O: everturn_api::Operation>(
 pub async fn read<O: everturn_api::Operation>(
     app: &Arc<App>,
     request: Request,
-) -> Result<(Asker, O), Problem> {
-    let asker = allowed(request.extensions(), O::ABOUT.role)?.asker(Threads::Elsewhere(elsewhere));
-    let asked = ParsedRequest::new(&O::ABOUT, request, app).await?;
-    Ok((asker, blocking(move || asked.read(&O::ABOUT, read_as::<O>)).await?))
+) -> Result<(Requester, O), Problem> {
+    let requester = allowed(request.extensions(), O::ABOUT.role)?.requester(Threads::Elsewhere(elsewhere));
+    let asked = ReceivedRequest::new(&O::ABOUT, request, app).await?;
+    Ok((requester, blocking(move || asked.read(&O::ABOUT, read_as::<O>)).await?))
 }
 
-fn read_as<O: everturn_api::Operation>(given: &Given<'_>) -> Result<O, Wrong> {
-    given.read().map_err(|wrong| wrong.naming_fields::<O>(given))
+fn read_as<O: everturn_api::Operation>(raw: &RawRequest<'_>) -> Result<O, InvalidRequest> {
+    raw.read().map_err(|wrong| wrong.naming_fields::<O>(raw))
 }

@@ -33,18 +33,18 @@ pub fn routes() -> Router<Arc<App>> {
 /// A query without parameters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct NoParameters {}
 
 async fn get_transcript(
-    Reader(scope): Reader,
+    Reader(tenant): Reader,
     Path(id): Path<ConversationId>,
-    Query(Nothing {}): Query<Nothing>,
+    Query(NoParameters {}): Query<NoParameters>,
 ) -> Result<Response, Problem> {
-    let text = written(scope.conversation(id), Format::Transcript, false).await?;
+    let text = written(tenant.conversation(id), Format::Transcript, false).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// A conversation as a file that is written while it is sent.
+/// A conversation as a file, written while it is sent.
 async fn written(chat: ConversationHandle, format: Format, is_redacted: bool) -> Result<Body, Error> {
     // Errors must come before the first byte.
     let chat = blocking(move || chat.get().map(|_| chat)).await?;
@@ -57,9 +57,9 @@ async fn written(chat: ConversationHandle, format: Format, is_redacted: bool) ->
 }
 
 async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
-    let (asker, Export { conversation, format, redacted }) =
+    let (requester, Export { conversation, format, redacted }) =
         operations::read::<Export>(&app, request).await?;
-    let chat = asker.blocking(move |tenant| conversation.find(tenant)).await?;
+    let chat = requester.blocking(move |tenant| conversation.find(tenant)).await?;
     let format = format.unwrap_or_default();
     let mark = if redacted { ".redacted" } else { "" };
     let name = format!("{}{mark}.{}", chat.id(), format.extension());
@@ -71,10 +71,10 @@ async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Respons
     Ok((headers, written(chat, format, redacted).await?).into_response())
 }
 
-/// Name of the file.
+/// Query of an import.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct ImportQuery {
     name: Option<String>,
     #[serde(default)]
     watched: bool,
@@ -82,9 +82,9 @@ struct Named {
 
 async fn import(
     State(app): State<Arc<App>>,
-    Writer(scope): Writer,
+    Writer(tenant): Writer,
     Extension(caller): Extension<Caller>,
-    Query(file_named): Query<Named>,
+    Query(file_named): Query<ImportQuery>,
     body: Body,
 ) -> Result<axum::Json<Imported>, Problem> {
     let bytes_max = app.config.import_bytes_max;
@@ -93,9 +93,9 @@ async fn import(
     let imported = tokio::task::spawn_blocking(move || {
         let _thread = thread;
         let mut within = Read::by_ref(&mut file).take(bytes_max);
-        let Named { name, watched } = &file_named;
+        let ImportQuery { name, watched } = &file_named;
         let options = ImportOptions { name: name.as_deref(), watched: *watched, role: caller.role };
-        let imported = scope.import_with(options, &mut within, &mut |_| {});
+        let imported = tenant.import_with(options, &mut within, &mut |_| {});
         let too_large = within.limit() == 0 && file.read(&mut [0]).is_ok_and(|more| more > 0);
         let broken = file.broken;
         (imported, too_large, broken)

@@ -1,4 +1,5 @@
-//! Permissions: every route of the API, tried by every role.
+//! Permissions: every route of the API, tried by every role. The routes are those of the OpenAPI description: the table of
+//! operations, and the routes that only stream.
 
 use crate::live::Live;
 use crate::mcp::{Client, last};
@@ -71,18 +72,18 @@ pub fn asking() -> Config {
 
 /// The objects of one tenant, by the variables of paths.
 fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static str, String>) {
-    let scope = store.tenant(tenant).unwrap();
-    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
-    let said = scope.conversation(id).append(NewTurn::user(MARKER).by(MARKER)).wait().unwrap();
-    let open = scope.conversation(id).open(NewStream::default()).wait().unwrap();
-    let asset = scope
+    let tenant = store.tenant(tenant).unwrap();
+    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let said = tenant.conversation(id).append(NewTurn::user(MARKER).by(MARKER)).wait().unwrap();
+    let open = tenant.conversation(id).open(NewStream::default()).wait().unwrap();
+    let asset = tenant
         .conversation(id)
         .assets()
         .add(Some(format!("{MARKER}.txt")), "text/plain", MARKER.into())
         .unwrap();
-    scope.conversation(id).open_turn(open.id).chunk(None, MARKER).unwrap();
+    tenant.conversation(id).open_turn(open.id).chunk(None, MARKER).unwrap();
     let [subject, predicate, object] = ["ana", "plays", MARKER].map(str::to_string);
-    let fact = scope
+    let fact = tenant
         .conversation(id)
         .facts()
         .add(NewFact { subject, predicate, object, ..NewFact::default() })
@@ -127,6 +128,11 @@ pub fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(Strin
             };
         }
         all.push((method, path, request));
+    }
+    for about in everturn_api::TABLE.iter().map(|row| &row.about) {
+        let (method, path) = (about.method.as_str(), format!("/api/v1{}", about.path));
+        let is_there = all.iter().any(|(m, p, _)| m == method && *p == path);
+        assert!(is_there, "{method} {path} is in the table and not in the description");
     }
     assert!(all.len() > 45, "{}", all.len());
     all
@@ -225,7 +231,7 @@ async fn a_counter_sees_numbers_and_no_words() {
     let store = Everturn::open("memory:").unwrap();
     key(&store, "acme", KeyRole::Admin);
     let (_, words) = key(&store, "acme", KeyRole::Counter);
-    let scope = store.tenant("acme").unwrap();
+    let tenant = store.tenant("acme").unwrap();
     let raw = || everturn::Raw::of(&json!({"note": MARKER})).unwrap();
     let settings = everturn_core::conversation::Settings {
         title: Some(Some(MARKER.into())),
@@ -236,7 +242,7 @@ async fn a_counter_sees_numbers_and_no_words() {
         system_prompt: Some(Some(everturn_core::conversation::SystemPrompt::new(MARKER.into()))),
         ..Default::default()
     };
-    let chat = scope.create(everturn::NewConversation { settings, ..Default::default() }).wait().unwrap();
+    let chat = tenant.create(everturn::NewConversation { settings, ..Default::default() }).wait().unwrap();
     let tokens = Some(everturn::Tokens { prompt: Some(70), completion: Some(7) });
     chat.append(NewTurn { tokens, ..NewTurn::assistant(MARKER) }.by(MARKER)).wait().unwrap();
     let id = chat.id();
@@ -275,7 +281,7 @@ async fn a_counter_sees_numbers_and_no_words() {
         assert_eq!(get(path).await.0, 403, "{path}");
     }
     // A conversation without a title has no preview either.
-    let untitled = scope.create(everturn::NewConversation::default()).wait().unwrap();
+    let untitled = tenant.create(everturn::NewConversation::default()).wait().unwrap();
     untitled.append(NewTurn::user(MARKER)).wait().unwrap();
     for path in ["/api/v1/conversations".to_string(), format!("/api/v1/conversations/{}", untitled.id())] {
         let (status, text) = get(&path).await;
@@ -413,8 +419,8 @@ async fn an_import_does_only_what_its_key_may_do_directly() {
         let store = Everturn::open(&url).unwrap();
         let (_, writer) = key(&store, "acme", KeyRole::Writer);
         let (_, admin) = key(&store, "acme", KeyRole::Admin);
-        let scope = store.tenant("acme").unwrap();
-        let theirs = scope.create("theirs").wait().unwrap();
+        let tenant = store.tenant("acme").unwrap();
+        let theirs = tenant.create("theirs").wait().unwrap();
         theirs.append(NewTurn::user(MARKER).by("ana")).wait().unwrap();
         let exported = |chat: &ConversationHandle| {
             let mut file = Vec::new();
@@ -458,10 +464,10 @@ async fn recall_tells_nothing_of_what_others_store() {
     let store = Everturn::open("memory:").unwrap();
     let (_, words) = key(&store, "acme", KeyRole::Writer);
     let own = store.tenant("acme").unwrap();
-    let say = |scope: &Tenant, texts: &[&str]| {
-        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let say = |tenant: &Tenant, texts: &[&str]| {
+        let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
         let turns = texts.iter().map(|text| NewTurn::user(text));
-        scope.conversation(id).append_all(turns).wait().unwrap();
+        tenant.conversation(id).append_all(turns).wait().unwrap();
         id
     };
     // The attacker plants every guess, so that each has a score that can be compared.
@@ -591,9 +597,9 @@ async fn a_key_that_is_revoked_ends_its_live_streams() {
     }
     let again = watched.stage.request(Method::GET, &watched.events);
     assert_eq!(ask(again, Some(words)).await.0, 401);
-    let scope = watched.store.tenant("acme").unwrap();
+    let tenant = watched.store.tenant("acme").unwrap();
     let conversation = watched.events.split('/').nth(4).unwrap().parse().unwrap();
-    scope.conversation(conversation).append(NewTurn::user("still here")).wait().unwrap();
+    tenant.conversation(conversation).append(NewTurn::user("still here")).wait().unwrap();
     unrelated.expect("event").await;
     watched.stage.stop().await;
 }

@@ -210,8 +210,8 @@ async fn stalled_imports_take_no_thread_of_others() {
 async fn a_tenant_has_limits_over_all_its_keys() {
     let limits = Limits { tenant_concurrent: 2, ..Limits::default() };
     let two = Two::with(limits).await;
-    let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let tenant = two.store.tenant("greedy").unwrap();
+    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
     let new = NewKey::new("greedy", KeyRole::Admin);
     let other = two.store.keys().create(new).unwrap().1;
     let path = format!("/api/v1/conversations/{id}/events");
@@ -256,11 +256,11 @@ async fn answers_that_are_not_read_stop_their_own_tenant_only() {
     let of_all = Limits { unsent_bytes: 1024 * 1024, ..limits };
     for (limits, request) in [(own, "GET /turns"), (of_all, "GET /turns"), (own, "POST /project")] {
         let two = Two::with(limits).await;
-        let scope = two.store.tenant("greedy").unwrap();
-        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let tenant = two.store.tenant("greedy").unwrap();
+        let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
         // More than the buffers of a socket hold.
         let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
-        scope.conversation(id).append(large).wait().unwrap();
+        tenant.conversation(id).append(large).wait().unwrap();
         let request = request.replace(" /", &format!(" /api/v1/conversations/{id}/"));
         let ask = format!("{}{{}}", two.head(&request, &two.greedy, 2));
         let mut unread = two.send(&ask).await;
@@ -296,10 +296,10 @@ async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
         ..Limits::default()
     };
     let two = Two::with(limits).await;
-    let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let tenant = two.store.tenant("greedy").unwrap();
+    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
     let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
-    scope.conversation(id).append(large).wait().unwrap();
+    tenant.conversation(id).append(large).wait().unwrap();
     for request in ["GET /turns", "POST /project"] {
         let request = request.replace(" /", &format!(" /api/v1/conversations/{id}/"));
         let ask = format!("{}{{}}", two.head(&request, &two.greedy, 2));
@@ -323,11 +323,11 @@ async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_is_bounded_in_bytes() {
     let two = Two::with(Limits::default()).await;
-    let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let tenant = two.store.tenant("greedy").unwrap();
+    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
     for n in 0..20 {
         let text = format!("{n} {}", "x".repeat(512 * 1024));
-        scope.conversation(id).append(NewTurn::user(&text)).wait().unwrap();
+        tenant.conversation(id).append(NewTurn::user(&text)).wait().unwrap();
     }
     for (path, forward, fields) in [
         ("turns", "after", ""),
@@ -367,10 +367,10 @@ async fn a_page_is_bounded_in_bytes() {
 async fn a_view_is_bounded_in_bytes_and_an_export_is_not() {
     let options = Options { whole_bytes_max: 1024 * 1024, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
-    let scope = store.tenant("default").unwrap();
-    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let tenant = store.tenant("default").unwrap();
+    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
     for _ in 0..3 {
-        scope.conversation(id).append(NewTurn::user(&"x".repeat(400_000))).wait().unwrap();
+        tenant.conversation(id).append(NewTurn::user(&"x".repeat(400_000))).wait().unwrap();
     }
     let stage = Stage::over(store, config()).await;
     let refused = stage.post(&format!("/api/v1/conversations/{id}/project"), &json!({}), 413).await;

@@ -17,17 +17,17 @@ async fn stage(config: Config) -> (Stage, Tenant, ConversationId) {
     // Nothing but what a test writes.
     let options = Options { auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
-    let scope = store.tenant("default").unwrap();
+    let tenant = store.tenant("default").unwrap();
     // Searching megabytes for secrets takes a while.
     let policy = [("redaction".to_string(), Raw::new("\"off\"".into()).unwrap())].into();
     let settings = Settings { policy, ..Settings::default() };
     let new = NewConversation { settings, ..NewConversation::default() };
-    let id = scope.create(new).wait().unwrap().id();
-    (Stage::over(store, config).await, scope, id)
+    let id = tenant.create(new).wait().unwrap().id();
+    (Stage::over(store, config).await, tenant, id)
 }
 
-fn say(scope: &Tenant, id: ConversationId, text: &str) {
-    scope.conversation(id).append(NewTurn::user(text)).wait().unwrap();
+fn say(tenant: &Tenant, id: ConversationId, text: &str) {
+    tenant.conversation(id).append(NewTurn::user(text)).wait().unwrap();
 }
 
 impl Stage {
@@ -43,8 +43,8 @@ impl Stage {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_in_pages() {
-    let (stage, scope, id) = stage(config()).await;
-    (1..7).for_each(|n| say(&scope, id, &n.to_string()));
+    let (stage, tenant, id) = stage(config()).await;
+    (1..7).for_each(|n| say(&tenant, id, &n.to_string()));
     let (mut seqs, mut from) = (Vec::new(), "1".to_string());
     loop {
         let page = stage.get(&format!("/api/v1/conversations/{id}/events?limit=3&from={from}"), 200).await;
@@ -65,24 +65,24 @@ async fn the_log_in_pages() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_and_what_comes_without_a_gap_or_a_repeat() {
-    let (stage, scope, id) = stage(config()).await;
-    (2..10).for_each(|n| say(&scope, id, &n.to_string()));
+    let (stage, tenant, id) = stage(config()).await;
+    (2..10).for_each(|n| say(&tenant, id, &n.to_string()));
     let mut live = stage.follow(id, "?from=3", None).await;
     for seq in 3..10u64 {
         let seen = live.expect("event").await;
         assert_eq!((seen.data["seq"].as_u64(), seen.id), (Some(seq), seq.to_string()));
         if seq == 6 {
-            say(&scope, id, "10");
+            say(&tenant, id, "10");
         }
     }
     assert_eq!(live.expect("event").await.id, "10");
     // The connection is killed; another one resumes.
     drop(live);
-    say(&scope, id, "11");
+    say(&tenant, id, "11");
     let mut live = stage.follow(id, "", Some("10")).await;
     assert_eq!(live.expect("event").await.id, "11");
     assert!(live.retry.is_some());
-    scope.conversation(id).delete("test").wait().unwrap();
+    tenant.conversation(id).delete("test").wait().unwrap();
     live.expect("deleted").await;
     assert!(live.next().await.is_none());
     stage.stop().await;
@@ -91,9 +91,9 @@ async fn what_was_and_what_comes_without_a_gap_or_a_repeat() {
 /// JSON that was stored with line breaks must not end a frame early.
 #[tokio::test(flavor = "multi_thread")]
 async fn line_breaks_in_stored_json_do_not_break_frames() {
-    let (stage, scope, id) = stage(config()).await;
+    let (stage, tenant, id) = stage(config()).await;
     let message = "{\"role\":\"user\",\r\n\r\n\"content\":\n\"a\\nb\"}";
-    scope.conversation(id).append(NewTurn::message(message)).wait().unwrap();
+    tenant.conversation(id).append(NewTurn::message(message)).wait().unwrap();
     let mut live = stage.follow(id, "?from=2", None).await;
     assert_eq!(live.expect("event").await.data["body"]["message"]["content"], "a\nb");
     stage.stop().await;
@@ -101,14 +101,14 @@ async fn line_breaks_in_stored_json_do_not_break_frames() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_killed_in_the_middle_of_a_word_goes_on_there() {
-    let (stage, scope, id) = stage(config()).await;
-    let turn = scope.conversation(id).open(NewStream::default()).wait().unwrap().id;
+    let (stage, tenant, id) = stage(config()).await;
+    let turn = tenant.conversation(id).open(NewStream::default()).wait().unwrap().id;
     let mut live = stage.follow(id, "?from=2", None).await;
     live.expect("event").await;
     let mut read = String::new();
     let mut last = String::new();
     for piece in ["Lis", "bôa is ", "beau"] {
-        scope.conversation(id).open_turn(turn).chunk(None, piece).unwrap();
+        tenant.conversation(id).open_turn(turn).chunk(None, piece).unwrap();
         let seen = live.expect("chunk").await;
         assert_eq!(seen.data["offset"].as_u64(), Some(read.len() as u64));
         read += seen.data["text"].as_str().unwrap();
@@ -116,16 +116,16 @@ async fn a_connection_killed_in_the_middle_of_a_word_goes_on_there() {
     }
     assert_eq!(last, format!("2.{}", read.len()));
     drop(live);
-    scope.conversation(id).open_turn(turn).chunk(None, "tif").unwrap();
+    tenant.conversation(id).open_turn(turn).chunk(None, "tif").unwrap();
     let mut live = stage.follow(id, "", Some(&last)).await;
-    scope.conversation(id).open_turn(turn).chunk(None, "ul").unwrap();
+    tenant.conversation(id).open_turn(turn).chunk(None, "ul").unwrap();
     while read.len() < "Lisbôa is beautiful".len() {
         let seen = live.expect("chunk").await;
         assert_eq!(seen.data["offset"].as_u64(), Some(read.len() as u64));
         read += seen.data["text"].as_str().unwrap();
     }
     assert_eq!(read, "Lisbôa is beautiful");
-    scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
+    tenant.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     let end = live.expect("event").await;
     assert_eq!((end.data["kind"].as_str(), end.id.as_str()), (Some("turn.committed"), "3"));
     stage.stop().await;
@@ -141,8 +141,8 @@ async fn silence_is_filled_with_heartbeats() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_says_where_to_go_on() {
-    let (stage, scope, id) = stage(config()).await;
-    say(&scope, id, "hello");
+    let (stage, tenant, id) = stage(config()).await;
+    say(&tenant, id, "hello");
     let mut live = stage.follow(id, "", None).await;
     live.expect("event").await;
     live.expect("event").await;
@@ -156,12 +156,12 @@ async fn a_server_that_stops_says_where_to_go_on() {
 /// A reader that does not read is disconnected with a position to resume from, and loses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
-    let (stage, scope, id) = stage(config()).await;
+    let (stage, tenant, id) = stage(config()).await;
     let mut live = stage.follow(id, "", None).await;
     live.expect("event").await;
     // More than the sockets hold, then more than the ring buffer does.
     let (text, events, chunks) = ("x".repeat(256 * 1024), 64, SUBSCRIBER_LAG_EVENTS_MAX + 100);
-    let writer = scope.clone();
+    let writer = tenant.clone();
     let write = tokio::task::spawn_blocking(move || {
         (0..events).for_each(|_| say(&writer, id, &text));
         let turn = writer.conversation(id).open(NewStream::default()).wait().unwrap().id;
@@ -212,7 +212,7 @@ async fn what_cannot_be_followed_is_refused_before_it_begins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenants_changes_live_resumed_and_in_pages() {
-    let (stage, scope, id) = stage(config()).await;
+    let (stage, tenant, id) = stage(config()).await;
     let follow = async |last: Option<&str>| {
         let mut request = stage.request(Method::GET, "/api/v1/events");
         if let Some(last) = last {
@@ -223,13 +223,13 @@ async fn a_tenants_changes_live_resumed_and_in_pages() {
     let mut live = follow(None).await;
     let ready = live.expect("ready").await;
     assert_eq!(ready.data["next"], ready.id);
-    say(&scope, id, "hello");
+    say(&tenant, id, "hello");
     let changed = live.expect("changed").await;
     assert_eq!((&changed.data["id"], &changed.data["seq"]), (&json!(id), &json!(2)));
     assert_eq!(changed.data["conversation"]["id"], json!(id));
     drop(live);
-    let other = scope.create("Another").wait().unwrap();
-    scope.conversation(id).delete("over").wait().unwrap();
+    let other = tenant.create("Another").wait().unwrap();
+    tenant.conversation(id).delete("over").wait().unwrap();
     let mut live = follow(Some(&changed.id)).await;
     live.expect("ready").await;
     let mut seen = Vec::new();
@@ -266,8 +266,8 @@ async fn an_expired_conversation_is_told_when_it_is_due() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_by_kind_and_from_its_end() {
-    let (stage, scope, id) = stage(config()).await;
-    (1..7).for_each(|n| say(&scope, id, &n.to_string()));
+    let (stage, tenant, id) = stage(config()).await;
+    (1..7).for_each(|n| say(&tenant, id, &n.to_string()));
     let path = format!("/api/v1/conversations/{id}/events");
     stage.post(&path, &json!({"kind": "snapshot_created", "body": {"a": 1}}), 201).await;
     stage.post(&path, &json!({"kind": "other", "body": {"a": 2}}), 201).await;
@@ -288,8 +288,8 @@ async fn the_log_by_kind_and_from_its_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forks_are_listed_by_their_parent() {
-    let (stage, scope, id) = stage(config()).await;
-    say(&scope, id, "one");
+    let (stage, tenant, id) = stage(config()).await;
+    say(&tenant, id, "one");
     let fork = stage.post(&format!("/api/v1/conversations/{id}/fork"), &json!({}), 201).await;
     stage.conversation().await;
     let found = stage.get(&format!("/api/v1/conversations?forked_from={id}"), 200).await;
@@ -301,14 +301,14 @@ async fn forks_are_listed_by_their_parent() {
 /// A client that moves to another server says what it has seen; a server that is behind does not answer with less.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_is_not_older_than_what_the_caller_has_seen() {
-    let (stage, scope, id) = stage(config()).await;
-    say(&scope, id, "one");
+    let (stage, tenant, id) = stage(config()).await;
+    say(&tenant, id, "one");
     let path = format!("/api/v1/conversations/{id}/turns");
     let ask = |seen: &str| stage.request(Method::GET, &path).header("everturn-seq", seen).send();
     assert_eq!(ask("2").await.unwrap().status(), 200);
     let late = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        say(&scope, id, "two");
+        say(&tenant, id, "two");
     };
     let (answer, ()) = tokio::join!(ask("3"), late);
     let page: Value = serde_json::from_str(&answer.unwrap().text().await.unwrap()).unwrap();

@@ -48,8 +48,8 @@ async fn a_key_may_ask_so_often() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_may_have_so_many_streams() {
     let (store, words) = store_with_key();
-    let scope = store.tenant("acme").unwrap();
-    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let tenant = store.tenant("acme").unwrap();
+    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
     let stage = Stage::over(store, limited(Limits { concurrent: 2, ..Limits::default() })).await;
     let path = format!("/api/v1/conversations/{id}/events");
     let follow = || {
@@ -65,7 +65,7 @@ async fn a_key_may_have_so_many_streams() {
     drop(first);
     // The server notices a disconnect when it next sends something.
     loop {
-        scope.conversation(id).append(everturn::NewTurn::user("x")).wait().unwrap();
+        tenant.conversation(id).append(everturn::NewTurn::user("x")).wait().unwrap();
         if follow().await.unwrap().status() == 200 {
             break;
         }

@@ -316,9 +316,9 @@ async fn conversations_are_resources_that_tell_when_they_change() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_of_resources_come_in_pages() {
     let store = Everturn::open_with("memory:", Options::default()).unwrap();
-    let scope = store.tenant("default").unwrap();
+    let tenant = store.tenant("default").unwrap();
     for _ in 0..130 {
-        scope.create(everturn::NewConversation::default()).wait().unwrap();
+        tenant.create(everturn::NewConversation::default()).wait().unwrap();
     }
     let stage = Stage::over(store, config()).await;
     let client = Client::begin(&stage).await;

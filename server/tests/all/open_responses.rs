@@ -1,7 +1,7 @@
 //! The cases of the public compliance suite of Open Responses, with a model of each protocol; and what WebSocket mode
 //! promises beyond them.
 
-use crate::openai::{events, stage, stage_and_scope};
+use crate::openai::{events, stage, stage_and_tenant};
 use crate::scripted_provider::ScriptedProvider;
 use crate::stage::{Stage, answer, config};
 use everturn::{Everturn, NewKey};
@@ -457,7 +457,7 @@ async fn a_websocket_needs_a_key_that_is_still_valid() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_other_sites_and_plain_requests_get_no_websocket() {
-    let (_provider, stage, _) = stage_and_scope().await;
+    let (_provider, stage, _) = stage_and_tenant().await;
     assert_eq!(status(Socket::try_open(&stage, &[("origin", "https://evil.example")]).await), 403);
     let refused = answer(stage.request(Method::GET, "/v1/responses"), 426).await;
     assert_eq!(refused["error"]["code"], "socket.expected");

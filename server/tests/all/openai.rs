@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 /// A server with the models of a scripted provider.
 pub async fn stage() -> (ScriptedProvider, Stage) {
-    let (provider, stage, _) = stage_and_scope().await;
+    let (provider, stage, _) = stage_and_tenant().await;
     (provider, stage)
 }
 
-/// The same, with the tenant's scope.
-pub async fn stage_and_scope() -> (ScriptedProvider, Stage, Tenant) {
+/// The same, with the tenant.
+pub async fn stage_and_tenant() -> (ScriptedProvider, Stage, Tenant) {
     let provider = ScriptedProvider::start().await;
     let store = provider.store();
-    let scope = store.tenant("default").unwrap();
+    let tenant = store.tenant("default").unwrap();
     let stage = Stage::with(App::new(store, config()).with_embedders(provider.embedders())).await;
-    (provider, stage, scope)
+    (provider, stage, tenant)
 }
 
 /// The events of a stream: their names and their data.
@@ -49,7 +49,7 @@ pub async fn read_events(response: reqwest::Response) -> Vec<(Option<String>, Va
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_keeps_its_bytes_in_the_log() {
-    let (_provider, stage, scope) = stage_and_scope().await;
+    let (_provider, stage, tenant) = stage_and_tenant().await;
     let made = stage.post("/v1/conversations", &json!({}), 200).await;
     let path = format!("/v1/conversations/{}/items", made["id"].as_str().unwrap());
     // A number that no double can hold, and an unknown field.
@@ -59,7 +59,7 @@ async fn an_item_keeps_its_bytes_in_the_log() {
     let added = answer(request, 200).await;
     assert_eq!(added["data"][0]["content"][0]["text"], "A");
     let id = added["data"][0]["id"].as_str().unwrap();
-    let turn = scope.turn(id.replace("msg_", "turn_").parse().unwrap()).unwrap();
+    let turn = tenant.turn(id.replace("msg_", "turn_").parse().unwrap()).unwrap();
     assert_eq!(turn.message.unwrap().get(), item);
     assert_eq!(stage.get(&format!("{path}/{id}"), 200).await["status"], "completed");
     stage.stop().await;
@@ -213,7 +213,7 @@ async fn a_thread_is_refused_as_anthropics_package_expects() {
 /// Regression: messages of which nothing was left in the model's format were sent as an empty list.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_is_never_asked_with_an_empty_prompt() {
-    let (provider, stage, scope) = stage_and_scope().await;
+    let (provider, stage, tenant) = stage_and_tenant().await;
     let (user, assistant) = (
         |content: Value| json!({"role": "user", "content": content}),
         |content: Value| json!({"role": "assistant", "content": content}),
@@ -267,7 +267,7 @@ async fn a_model_is_never_asked_with_an_empty_prompt() {
             assert!(["turn.empty", "generate.nothing"].contains(&code), "{refused}");
             assert_eq!(stage.get(&turns, 200).await["data"], json!([]));
         }
-        scope.conversation(conversation.parse().unwrap()).delete("test").await.unwrap();
+        tenant.conversation(conversation.parse().unwrap()).delete("test").await.unwrap();
     }
     assert_eq!(provider.seen(), Vec::<Value>::new(), "no model was asked");
     // And nothing is left of what was refused, in any list.
@@ -342,7 +342,7 @@ async fn embeddings_of_tokens_are_those_of_their_text() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn completions_are_stored_where_that_is_asked_for() {
-    let (provider, stage, scope) = stage_and_scope().await;
+    let (provider, stage, tenant) = stage_and_tenant().await;
     let ask = |text: &str, more: Value| {
         let mut body = json!({"model": "chat", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -394,6 +394,6 @@ async fn completions_are_stored_where_that_is_asked_for() {
     // Another conversation is no completion, whoever asks for it.
     let made = stage.conversation().await;
     stage.get(&format!("/v1/chat/completions/{}", made.replace("conv_", "chatcmpl-")), 404).await;
-    assert_eq!(scope.list(everturn::ListQuery::default()).unwrap().data.len(), 2);
+    assert_eq!(tenant.list(everturn::ListQuery::default()).unwrap().data.len(), 2);
     stage.stop().await;
 }

@@ -1,6 +1,6 @@
 //! Responses on the wire: the order of events, and what is stored.
 
-use crate::openai::{events, read_events, stage, stage_and_scope};
+use crate::openai::{events, read_events, stage, stage_and_tenant};
 use everturn::ListQuery;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -144,9 +144,9 @@ async fn sealed_reasoning_is_kept_in_its_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_stored_leaves_nothing_in_the_log() {
-    let (_provider, stage, scope) = stage_and_scope().await;
+    let (_provider, stage, tenant) = stage_and_tenant().await;
     let first = stage.post("/v1/responses", &json!({"model": "chat", "input": "ab"}), 200).await;
-    let before = scope.list(ListQuery::default()).unwrap().data;
+    let before = tenant.list(ListQuery::default()).unwrap().data;
     for stream in [false, true] {
         for previous in [&Value::Null, &first["id"]] {
             let body = json!({"model": "chat", "input": "cd", "store": false, "stream": stream, "previous_response_id": previous});
@@ -159,8 +159,8 @@ async fn what_is_not_stored_leaves_nothing_in_the_log() {
             stage.get(&format!("/v1/responses/{}", response["id"].as_str().unwrap()), 404).await;
         }
     }
-    assert_eq!(scope.list(ListQuery::default()).unwrap().data, before);
-    assert!(scope.tombstones().unwrap().is_empty());
+    assert_eq!(tenant.list(ListQuery::default()).unwrap().data, before);
+    assert!(tenant.tombstones().unwrap().is_empty());
     stage.stop().await;
 }
 

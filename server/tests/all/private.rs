@@ -450,8 +450,8 @@ async fn a_bound_key_claims_nobody_else() {
         assert!(file.contains(&id(&bob)));
         let forged = file.replace(&id(&bob), &id(&both));
         let elsewhere = Everturn::open("memory:").unwrap();
-        let scope = elsewhere.tenant("acme").unwrap();
-        let problems = |file: &str| scope.import(file.as_bytes(), &mut |_| {}).map(|done| done.problems);
+        let tenant = elsewhere.tenant("acme").unwrap();
+        let problems = |file: &str| tenant.import(file.as_bytes(), &mut |_| {}).map(|done| done.problems);
         assert!(problems(&forged).is_err() || !problems(&forged).unwrap().is_empty());
         stage.stop().await;
     }

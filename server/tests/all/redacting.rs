@@ -140,17 +140,17 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
         let grown = import(format!("{header}\n{}\n", grown.join("\n"))).await;
         assert_eq!(grown["added"], 3, "{grown}");
 
-        let scope = store.tenant("default").unwrap();
-        let all = scope.list(everturn::ListQuery::default()).unwrap().data;
+        let tenant = store.tenant("default").unwrap();
+        let all = tenant.list(everturn::ListQuery::default()).unwrap().data;
         for conversation in &all {
-            let chat = scope.conversation(conversation.id);
+            let chat = tenant.conversation(conversation.id);
             let mut file = Vec::new();
             chat.export(everturn::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
             let file = String::from_utf8_lossy(&file).into_owned();
             let at = file.find(&secret).map(|at| file[at.saturating_sub(200)..at + 20].to_string());
             assert_eq!(at, None);
             for asset in chat.assets().list().unwrap() {
-                let bytes = scope.asset_bytes(&asset).unwrap();
+                let bytes = tenant.asset_bytes(&asset).unwrap();
                 assert!(!String::from_utf8_lossy(&bytes).contains(&secret), "{asset:?}");
             }
             chat.log().verify(None).unwrap();

@@ -1,7 +1,7 @@
 //! Settings: precedence, refusals, and completeness of the documentation.
 
 use everturn_server::Settings;
-use everturn_server::settings::{Flag, KNOWN, Origin};
+use everturn_server::settings::{Flag, Origin, SETTINGS};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -119,11 +119,11 @@ fn passwords_are_not_shown() {
 fn every_setting_is_documented() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/serve.md");
     let page = std::fs::read_to_string(page).unwrap();
-    for known in KNOWN {
-        let name = known.key.replace('*', "NAME");
+    for setting in SETTINGS {
+        let name = setting.key.replace('*', "NAME");
         let line = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
         let line = line.unwrap_or_else(|| panic!("{name} is not in docs/serve.md"));
-        let default = if known.default.is_empty() { "none" } else { known.default };
+        let default = if setting.default.is_empty() { "none" } else { setting.default };
         assert!(
             line.contains(&format!("| {default} |")) || line.contains(&format!("| `{default}` |")),
             "{line}"

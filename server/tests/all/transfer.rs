@@ -249,11 +249,11 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
     let quiet = || Options { auto_compaction: false, ..Options::default() };
     let id = {
         let store = Everturn::open_with(&url, quiet()).unwrap();
-        let scope = store.tenant("default").unwrap();
-        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let tenant = store.tenant("default").unwrap();
+        let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
         for n in 0..3000 {
             let turn = NewTurn::user(&format!("turn {n} {}", "words ".repeat(20)));
-            scope.conversation(id).append(turn).wait().unwrap();
+            tenant.conversation(id).append(turn).wait().unwrap();
         }
         id
     };

@@ -1,4 +1,4 @@
-//! Following a conversation on a server, across the server's restarts.
+//! Follows a conversation on a server, across the server's restarts.
 
 use super::super::Updates;
 use super::http::{Problem, SILENCE_MAX, Server};
@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(500);
 const FRAME_BYTES_MAX: usize = 6 * STREAM_BYTES_MAX + 64 * 1024;
 
 /// A live stream that resumes after an interruption.
-pub struct Following {
+pub struct RemoteUpdates {
     server: Server,
     id: ConversationId,
     /// `seq` of the first event that was not received yet.
@@ -35,10 +35,10 @@ pub struct Following {
     frames: VecDeque<sse::Event>,
 }
 
-impl Following {
+impl RemoteUpdates {
     /// Follows from a `seq` on. The first connection must succeed.
-    pub fn new(server: Server, id: ConversationId, from_seq: u64) -> Result<Following, Error> {
-        let mut following = Following {
+    pub fn new(server: Server, id: ConversationId, from_seq: u64) -> Result<RemoteUpdates, Error> {
+        let mut following = RemoteUpdates {
             server,
             id,
             next_seq: from_seq.max(1),
@@ -116,7 +116,7 @@ impl Following {
                 let problem = Problem::read(&frame.data);
                 Err(problem.map_or_else(|| foreign("an error that cannot be read"), Problem::into_error))
             }
-            // We were too slow, or the server is shutting down: it sends a position, and we reconnect.
+            // This client was too slow, or the server is shutting down: it has sent a position to resume from.
             "lagged" | "stopping" => {
                 self.stream = None;
                 Ok(None)
@@ -142,7 +142,7 @@ impl Following {
     }
 }
 
-impl Updates for Following {
+impl Updates for RemoteUpdates {
     fn next(&mut self) -> Result<Option<Update>, Error> {
         loop {
             while let Some(frame) = self.frames.pop_front() {

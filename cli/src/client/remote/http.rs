@@ -1,4 +1,4 @@
-//! One request to a server and its answer; errors are those of the server, or say what to do.
+//! One request to a server and its answer. Errors are the server's own, or explain why there is no answer.
 
 use everturn_api::hints::in_commands;
 use everturn_core::Error;
@@ -33,7 +33,7 @@ struct Inner {
     /// URL that contains `api/v1`.
     base: Url,
     key: Option<HeaderValue>,
-    /// The socket of the process that owns a local store, which is asked instead of the URL.
+    /// The socket of the process that owns a local store, used instead of the URL.
     socket: Option<PathBuf>,
 }
 
@@ -145,7 +145,7 @@ impl Server {
                 }
                 false => Error::busy(
                     code::OWNER_LOST,
-                    "the process that owned the store ended before it answered; see whether it was done, and try again if not",
+                    "the process that owned the store ended before it answered; check whether it was done, and try again if not",
                 ),
             };
         }
@@ -154,11 +154,10 @@ impl Server {
         let text = if has(&["refused"]) {
             format!("nothing listens at {place}; start it with `everturn serve`, or check --url")
         } else if has(&["CaUsedAsEndEntity"]) {
-            format!("the certificate of {place} is an issuer's, not a server's; make it with CA:FALSE")
+            format!("the certificate of {place} is that of a CA, not of a server; create it with CA:FALSE")
         } else if has(&["certificate"]) {
             format!(
-                "the certificate of {place} is not trusted: {}; put its issuer's into a file and name that in \
-                 SSL_CERT_FILE",
+                "the certificate of {place} is not trusted: {}; put the certificate of its issuer in a file and set SSL_CERT_FILE to that file",
                 root(error)
             )
         } else if has(&["InvalidContentType", "corrupt message", "InvalidMessage"]) {
@@ -183,13 +182,13 @@ impl Server {
     pub fn refused(&self, status: StatusCode, text: &str) -> Error {
         let Some(problem) = Problem::read(text) else {
             let place = self.place();
-            let text = format!("{place} answers {status}, not as Everturn does; check --url");
+            let text = format!("{place} answers {status}, but not like an Everturn server; check --url");
             return Error::invalid("server.foreign", text);
         };
         if status == StatusCode::UNAUTHORIZED {
             let text = match self.0.key {
                 None => {
-                    "the server requires a key; put it into EVERTURN_KEY, or into a file that --key-file names"
+                    "the server requires a key; put it in EVERTURN_KEY, or in a file named with --key-file"
                 }
                 Some(_) => "the server does not accept this key; check EVERTURN_KEY or the --key-file",
             };
@@ -217,7 +216,7 @@ fn parse(text: &str) -> Result<Url, Error> {
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(wrong(
-            "has a name or password in it; put the key into EVERTURN_KEY and leave only the address",
+            "contains a user name or password; put the key in EVERTURN_KEY and give only the address",
         ));
     }
     Ok(url)

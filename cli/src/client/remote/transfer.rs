@@ -45,7 +45,7 @@ pub fn import(
                     return Ok(());
                 }
                 let kind = piece.as_ref().err().map(|e| io::Error::new(e.kind(), e.to_string()));
-                // The server has answered before it has read everything: it does not want the rest.
+                // The server has answered without reading everything: it refuses the file.
                 if sender.blocking_send(piece).is_err() {
                     return Ok(());
                 }

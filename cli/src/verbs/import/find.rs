@@ -27,7 +27,7 @@ pub struct Input {
     pub place: String,
 }
 
-/// The named files, those in the named folders, or without any those that agents left on this machine.
+/// The named files and those in the named folders; without any, the sessions of agents on this machine.
 pub fn find(paths: &[PathBuf]) -> Result<Inputs, Error> {
     let mut unknown = Vec::new();
     let mut found = find_that(paths, &mut |path, _| {
@@ -163,7 +163,7 @@ pub fn is_readable(path: &Path) -> bool {
             let head = String::from_utf8_lossy(&head);
             head.contains("\"session_start\"") || head.contains("\"_type\"")
         }
-        // Its error is reported when it is imported.
+        // The error is reported when the file is imported.
         Err(_) => true,
     }
 }

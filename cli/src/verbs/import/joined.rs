@@ -1,4 +1,4 @@
-//! Sessions of Claude Code that go on in another file: such files are read one after the other, as one.
+//! Sessions of Claude Code that continue in another file: such files are read one after the other, as one.
 
 use super::find::Input;
 use everturn_core::json::replace_lone_surrogates;
@@ -9,14 +9,14 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// Puts each file behind the one that it goes on from. The others stay alone.
+/// Groups each file with the one that it continues, in order. The others stay alone.
 pub fn join(files: Vec<Input>) -> Vec<Vec<Input>> {
     let paths: Vec<&Path> = files.iter().map(|file| file.path.as_path()).collect();
     let before = before(&paths, &paths);
     let mut joined: Vec<Vec<Input>> = Vec::new();
     let mut places: HashMap<usize, usize> = HashMap::new();
     for (at, file) in files.into_iter().enumerate() {
-        // The files are in order of time: one that seems to go on from a later one begins by itself.
+        // The files are in order of time: one that seems to continue a later one begins a group.
         match before.get(&at).and_then(|before| places.get(before)).copied() {
             Some(place) => {
                 joined[place].push(file);
@@ -31,7 +31,7 @@ pub fn join(files: Vec<Input>) -> Vec<Vec<Input>> {
     joined
 }
 
-/// Of some files, the ones that they go on from: places in `among`.
+/// The files that some files continue: indexes into `among`.
 pub fn before(files: &[&Path], among: &[&Path]) -> HashMap<usize, usize> {
     let open = |path: &Path| {
         let is_plain = path.extension().is_some_and(|end| end == "jsonl");

@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const FIND_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time that a change waits while more is written.
 const WAIT_MAX: Duration = Duration::from_millis(800);
-/// Pause after a file or a store could not be used.
+/// Pause after a failure of a file or of the store.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Pause of a file after an import, as a multiple of the import's duration.
 const REST: u32 = 4;
@@ -35,7 +35,7 @@ struct Watched {
     imported: Option<(u64, Option<SystemTime>)>,
     /// Size and time of the last check.
     seen: Option<(u64, Option<SystemTime>)>,
-    /// Time since which it differs from what was imported.
+    /// Time since which it differs from the last import.
     changed: Option<Instant>,
     /// Size and time of the last reported failure.
     failed: Option<(u64, Option<SystemTime>)>,
@@ -107,16 +107,16 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
             find_beginnings(&due, &mut files);
             take(args, &due, &mut files, &stopping)?;
         }
-        // Wakes up at once when it has to stop.
+        // A signal ends this wait at once.
         let _ = woken.recv_timeout(LOOK_EVERY);
     }
     Ok(())
 }
 
-type Looked = (u64, Option<SystemTime>);
+type FileStamp = (u64, Option<SystemTime>);
 
-/// Finds out which of the files that are read for the first time go on from others of their folder.
-fn find_beginnings(due: &[(PathBuf, Looked)], files: &mut HashMap<PathBuf, Watched>) {
+/// Finds the files that new files continue, in the same folder.
+fn find_beginnings(due: &[(PathBuf, FileStamp)], files: &mut HashMap<PathBuf, Watched>) {
     let is_new = |path: &&Path| files.get(*path).is_some_and(|file| file.imported.is_none());
     let new: Vec<&Path> = due.iter().map(|(path, _)| path.as_path()).filter(is_new).collect();
     let folders: HashSet<Option<&Path>> = new.iter().map(|path| path.parent()).collect();
@@ -127,12 +127,12 @@ fn find_beginnings(due: &[(PathBuf, Looked)], files: &mut HashMap<PathBuf, Watch
     for (at, path) in new.iter().enumerate() {
         let Some(beginning) = found.get(&at).map(|at| &among[*at]) else { continue };
         let Some(earlier) = files.get(beginning).map(|file| &file.before) else { continue };
-        // Files that go on from each other begin by themselves.
+        // Files that continue each other are each read alone.
         if earlier.iter().any(|earlier| earlier == path) {
             continue;
         }
         let first = earlier.first().unwrap_or(beginning).clone();
-        // Others that go on from there, too: two that go on from the same message part.
+        // Also others that continue the same file: two that continue the same message diverge.
         let goes_on = |file: &Watched| file.before.first() == Some(&first);
         let others = files.iter().filter(|(other, file)| other.as_path() != *path && goes_on(file));
         let mut others: Vec<PathBuf> = others.map(|(other, _)| other.clone()).collect();
@@ -146,7 +146,7 @@ fn find_beginnings(due: &[(PathBuf, Looked)], files: &mut HashMap<PathBuf, Watch
 
 fn take(
     args: &Args,
-    due: &[(PathBuf, Looked)],
+    due: &[(PathBuf, FileStamp)],
     files: &mut HashMap<PathBuf, Watched>,
     stopping: &AtomicBool,
 ) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! The request for a response.
 
-use super::error::Refused;
+use super::error::RequestError;
 use super::fields::{Fields, check_metadata};
 use everturn_core::id::ConversationId;
 use everturn_core::json::{Raw, quote};
@@ -41,7 +41,7 @@ const OURS: [&str; 6] =
     ["metadata", "stream_options", "context_management", "truncation", "prompt", "moderation"];
 
 /// The request for a response.
-pub struct Ask {
+pub struct ResponseRequest {
     /// The model, by any of its names.
     pub model: Option<String>,
     /// The conversation, if named.
@@ -69,10 +69,10 @@ pub struct Ask {
     pub rest: BTreeMap<String, Raw>,
 }
 
-impl Ask {
-    pub fn read(mut body: Fields) -> Result<Ask, Refused> {
+impl ResponseRequest {
+    pub fn read(mut body: Fields) -> Result<ResponseRequest, RequestError> {
         if body.0.get("prompt").is_some_and(|raw| raw.get() != "null") {
-            return Err(Refused::field(
+            return Err(RequestError::field(
                 "prompt",
                 "stored prompts are not supported; send their text as instructions",
             ));
@@ -83,9 +83,12 @@ impl Ask {
         for (name, otherwise) in echoed() {
             echo.insert(name.to_string(), whole(name, read(&body, name)?, otherwise));
         }
-        let ask = Ask {
+        let ask = ResponseRequest {
             model: body.take("model")?,
-            conversation: body.take::<Named>("conversation")?.map(Named::id).transpose()?,
+            conversation: body
+                .take::<ConversationRef>("conversation")?
+                .map(ConversationRef::id)
+                .transpose()?,
             previous: body.take("previous_response_id")?,
             input: body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default(),
             instructions: body.take("instructions")?,
@@ -98,17 +101,17 @@ impl Ask {
             whole: match echo.get("truncation").and_then(Value::as_str) {
                 Some("auto") => false,
                 Some("disabled") => true,
-                _ => return Err(Refused::field("truncation", "truncation is auto or disabled")),
+                _ => return Err(RequestError::field("truncation", "truncation is auto or disabled")),
             },
             echo,
             rest: rest(body, &OURS),
         };
         if ask.conversation.is_some() && ask.previous.is_some() {
             let text = "conversation and previous_response_id both name the earlier turns; give one of them";
-            return Err(Refused::field("previous_response_id", text));
+            return Err(RequestError::field("previous_response_id", text));
         }
         if ask.background && !ask.store {
-            return Err(Refused::field(
+            return Err(RequestError::field(
                 "background",
                 "a background response must be stored; leave store out",
             ));
@@ -147,7 +150,10 @@ fn whole(name: &str, given: Option<Value>, otherwise: Value) -> Value {
     given
 }
 
-fn read<T: serde::de::DeserializeOwned>(body: &Fields, name: &'static str) -> Result<Option<T>, Refused> {
+fn read<T: serde::de::DeserializeOwned>(
+    body: &Fields,
+    name: &'static str,
+) -> Result<Option<T>, RequestError> {
     Fields(body.0.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())).into_iter().collect()).take(name)
 }
 
@@ -161,17 +167,17 @@ pub fn rest(body: Fields, without: &[&str]) -> BTreeMap<String, Raw> {
 /// A conversation, as its id or as an object with it.
 #[derive(Deserialize)]
 #[serde(untagged)]
-pub enum Named {
+pub enum ConversationRef {
     Id(String),
     Object { id: String },
 }
 
-impl Named {
+impl ConversationRef {
     /// The id; a malformed one is not found.
-    pub fn id(self) -> Result<ConversationId, Refused> {
-        let (Named::Id(id) | Named::Object { id }) = self;
+    pub fn id(self) -> Result<ConversationId, RequestError> {
+        let (ConversationRef::Id(id) | ConversationRef::Object { id }) = self;
         id.parse().map_err(|_| {
-            Refused::absent(
+            RequestError::absent(
                 "conversation_not_found",
                 format!("there is no conversation {:?}", everturn_core::id::clip(&id)),
             )
@@ -190,10 +196,10 @@ impl<'de> Deserialize<'de> for Input {
 
 impl Input {
     /// The items, each with its bytes.
-    pub fn items(self) -> Result<Vec<Raw>, Refused> {
+    pub fn items(self) -> Result<Vec<Raw>, RequestError> {
         if let Some(text) = self.0.read::<String>() {
             return Ok(vec![Raw::new(format!(r#"{{"role":"user","content":{}}}"#, quote(&text)))?]);
         }
-        self.0.read().ok_or_else(|| Refused::field("input", "input is neither text nor a list of items"))
+        self.0.read().ok_or_else(|| RequestError::field("input", "input is neither text nor a list of items"))
     }
 }

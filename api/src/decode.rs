@@ -19,7 +19,7 @@ use std::fmt;
 
 /// A request as it arrived.
 #[derive(Default)]
-pub struct Given<'a> {
+pub struct RawRequest<'a> {
     /// Fields in the path.
     pub path: Vec<(String, String)>,
     /// Fields in the query; a name may occur several times.
@@ -45,16 +45,16 @@ pub enum Part {
 
 /// Error in a request.
 #[derive(Debug)]
-pub struct Wrong {
+pub struct InvalidRequest {
     /// Part that contains it.
     pub part: Part,
     /// Message.
     pub text: String,
 }
 
-impl Given<'_> {
+impl RawRequest<'_> {
     /// Parses it as `T`.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, InvalidRequest> {
         let part = Cell::new(None);
         self.parse(&part, |fields| T::deserialize(fields)).or_else(|_| {
             // Only now: following the path to every field takes time.
@@ -80,7 +80,7 @@ impl Given<'_> {
         body.end().map(|()| parsed)
     }
 
-    fn wrong(&self, part: Option<Part>, path: &str, error: &str) -> Wrong {
+    fn wrong(&self, part: Option<Part>, path: &str, error: &str) -> InvalidRequest {
         // A missing or unknown field is in none of them: it is attributed to the part with the other fields.
         let rest = if self.body.is_empty() && !self.query.is_empty() { Part::Query } else { Part::Body };
         let part = part.unwrap_or(rest);
@@ -92,28 +92,28 @@ impl Given<'_> {
             }
             _ => explain(path, error),
         };
-        Wrong { part, text }
+        InvalidRequest { part, text }
     }
 }
 
-impl Wrong {
+impl InvalidRequest {
     /// Names all fields of the request where one of them is unknown, except those of the path: serde names only the
     /// fields of one of its parts.
-    pub fn naming_fields<T: JsonSchema>(self, given: &Given<'_>) -> Wrong {
+    pub fn naming_fields<T: JsonSchema>(self, request: &RawRequest<'_>) -> InvalidRequest {
         let unknown = self.text.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
         let text = match unknown {
-            Some((name, _)) if !name.contains(['.', '[']) => unknown_field::<T>(name, given),
+            Some((name, _)) if !name.contains(['.', '[']) => unknown_field::<T>(name, request),
             _ => self.text,
         };
-        Wrong { text, ..self }
+        InvalidRequest { text, ..self }
     }
 }
 
 /// The message about an unknown field of the request itself.
-fn unknown_field<T: JsonSchema>(unknown: &str, given: &Given<'_>) -> String {
+fn unknown_field<T: JsonSchema>(unknown: &str, request: &RawRequest<'_>) -> String {
     let schema = schemars::schema_for!(T);
     let fields = schema.get("properties").and_then(Value::as_object);
-    let in_path = |name: &str| given.path.iter().any(|(known, _)| known == name);
+    let in_path = |name: &str| request.path.iter().any(|(known, _)| known == name);
     let names = fields.into_iter().flat_map(Map::keys).map(String::as_str);
     let known: Vec<&str> = names.filter(|name| !in_path(name)).collect();
     match known[..] {
@@ -266,8 +266,9 @@ pub fn messages_schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema
 }
 
 /// The fields before the body, grouped by name.
-fn gather<'a>(given: &'a Given<'_>) -> Vec<(Part, &'a str, Vec<&'a str>)> {
-    let parts = [(Part::Path, &given.path), (Part::Header, &given.headers), (Part::Query, &given.query)];
+fn gather<'a>(request: &'a RawRequest<'_>) -> Vec<(Part, &'a str, Vec<&'a str>)> {
+    let parts =
+        [(Part::Path, &request.path), (Part::Header, &request.headers), (Part::Query, &request.query)];
     let mut fields: Vec<(Part, &str, Vec<&str>)> = Vec::new();
     for (part, pairs) in parts {
         for (name, value) in pairs {
@@ -608,7 +609,7 @@ macro_rules! split {
                 struct Named { $($field: $type),+ }
 
                 let names = &[$(stringify!($field)),+];
-                let (named, $rest): (Named, _) = $crate::given::split_fields(deserializer, names)?;
+                let (named, $rest): (Named, _) = $crate::decode::split_fields(deserializer, names)?;
                 Ok($name { $($field: named.$field,)+ $rest })
             }
         }
@@ -632,12 +633,12 @@ mod tests {
     }
 
     #[derive(JsonSchema, Debug)]
-    struct Asked {
+    struct Sample {
         place: String,
         #[schemars(flatten)]
         body: Body,
     }
-    split!(Asked { place: String } body);
+    split!(Sample { place: String } body);
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
@@ -647,13 +648,13 @@ mod tests {
     fn all_parts_fill_one_struct_and_raw_json_keeps_its_bytes() {
         let raw = r#"{"b": 1.0e2,  "a": [0.10]}"#;
         let body = format!(r#"{{"value": {raw}}}"#);
-        let given = Given {
+        let request = RawRequest {
             path: pairs(&[("place", "here")]),
             query: pairs(&[("actor", "ana"), ("limit", "7"), ("actor", "ben")]),
             headers: Vec::new(),
             body: &body,
         };
-        let asked: Asked = given.read().unwrap();
+        let asked: Sample = request.read().unwrap();
         assert_eq!((asked.place.as_str(), asked.body.limit), ("here", Some(7)));
         assert_eq!(asked.body.value.unwrap().get(), raw);
         assert_eq!(asked.body.actors, ["ana", "ben"]);
@@ -662,8 +663,8 @@ mod tests {
     #[test]
     fn what_is_wrong_names_its_part() {
         let wrong = |path: &[(&str, &str)], query: &[(&str, &str)], body: &str| {
-            let given = Given { path: pairs(path), query: pairs(query), headers: Vec::new(), body };
-            let wrong = given.read::<Asked>().unwrap_err().naming_fields::<Asked>(&given);
+            let request = RawRequest { path: pairs(path), query: pairs(query), headers: Vec::new(), body };
+            let wrong = request.read::<Sample>().unwrap_err().naming_fields::<Sample>(&request);
             assert!(wrong.part == Part::Body || !wrong.text.contains(" at line "), "{}", wrong.text);
             (wrong.part, wrong.text)
         };
@@ -721,11 +722,11 @@ mod tests {
     #[test]
     fn a_text_stands_for_one_message_of_the_user() {
         #[derive(Deserialize)]
-        struct Asked {
+        struct Sample {
             #[serde(default, deserialize_with = "messages")]
             input: Vec<Raw>,
         }
-        let input = |json: &str| serde_json::from_str::<Asked>(json).map(|asked| asked.input);
+        let input = |json: &str| serde_json::from_str::<Sample>(json).map(|asked| asked.input);
         let texts = |json: &str| -> Vec<String> {
             input(json).unwrap().iter().map(|raw| raw.get().to_string()).collect()
         };

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// A request over HTTP.
 #[derive(Debug)]
-pub struct Sent {
+pub struct EncodedRequest {
     /// Segments of the path below `/api/v1`, not escaped.
     pub path: Vec<String>,
     /// The query, not escaped.
@@ -22,9 +22,9 @@ pub struct Sent {
     pub body: Option<String>,
 }
 
-impl Sent {
+impl EncodedRequest {
     /// Converts an operation to a request.
-    pub fn new<O: Operation>(operation: &O) -> Result<Sent, Error> {
+    pub fn new<O: Operation>(operation: &O) -> Result<EncodedRequest, Error> {
         let about = O::ABOUT;
         let mut fields: Vec<(String, Raw)> = Raw::of(operation)?.read::<Object>().unwrap_or_default().0;
         fields.retain(|(_, value)| value.get() != "null" || about.method.has_body());
@@ -43,7 +43,7 @@ impl Sent {
                     // URLs are resolved before they are sent.
                     name if matches!(name.as_str(), "." | "..") => {
                         let text =
-                            format!("{field} is {name:?}, which no path can name; use the store itself");
+                            format!("{field} is {name:?}, which cannot be part of a URL path; run the command on the store itself");
                         return Err(Error::invalid("name.malformed", text));
                     }
                     name => name,
@@ -53,22 +53,22 @@ impl Sent {
         }
         let idempotency_key = if about.once { take("idempotency_key") } else { None };
         let if_match = if about.if_match { take("expected_seq") } else { None };
-        let mut sent = Sent { path, query: Vec::new(), idempotency_key, if_match, body: None };
+        let mut request = EncodedRequest { path, query: Vec::new(), idempotency_key, if_match, body: None };
         if about.method.has_body() {
             let fields: Vec<String> =
                 fields.iter().map(|(name, value)| format!("{}:{}", quote(name), value.get())).collect();
-            sent.body = Some(format!("{{{}}}", fields.join(",")));
+            request.body = Some(format!("{{{}}}", fields.join(",")));
         } else {
             for (name, value) in fields {
                 match value.read::<Vec<Raw>>() {
                     Some(values) => {
-                        sent.query.extend(values.iter().map(|value| (name.clone(), plain(value))))
+                        request.query.extend(values.iter().map(|value| (name.clone(), plain(value))))
                     }
-                    None => sent.query.push((name, plain(&value))),
+                    None => request.query.push((name, plain(&value))),
                 }
             }
         }
-        Ok(sent)
+        Ok(request)
     }
 }
 

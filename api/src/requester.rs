@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The caller of an operation, and how to run it.
 #[derive(Clone)]
-pub struct Asker {
+pub struct Requester {
     /// Tenant of the caller.
     pub tenant: Tenant,
     /// Role of the caller.
@@ -33,16 +33,16 @@ pub enum Threads {
     /// On the thread that runs the operation.
     Here,
     /// Runs blocking work through this function.
-    Elsewhere(fn(Box<dyn FnOnce() + Send>) -> Elsewhere),
+    Elsewhere(fn(Box<dyn FnOnce() + Send>) -> WorkFuture),
 }
 
-/// Work that runs elsewhere.
-pub type Elsewhere = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+/// Blocking work on another thread.
+pub type WorkFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-impl Asker {
+impl Requester {
     /// A caller that may block the thread.
-    pub fn here(tenant: Tenant) -> Asker {
-        Asker { tenant, role: KeyRole::Admin, is_keyless: false, threads: Threads::Here, progress: None }
+    pub fn here(tenant: Tenant) -> Requester {
+        Requester { tenant, role: KeyRole::Admin, is_keyless: false, threads: Threads::Here, progress: None }
     }
 
     /// Whether the caller may see numbers only.
