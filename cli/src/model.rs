@@ -6,7 +6,7 @@ use crate::open;
 use crate::output::Failure;
 use clap::parser::ValueSource;
 use everturn::Options;
-use everturn::model::Kind;
+use everturn::model::Protocol;
 use everturn_core::Error;
 use everturn_server::socket::AskedModel;
 
@@ -36,9 +36,9 @@ fn asked(model: &Model) -> Result<Option<AskedModel>, Error> {
         return Ok(model.model.clone().map(AskedModel::Named));
     };
     let kind = match model.speaks {
-        Speaks::OpenaiChat => Kind::OpenaiChat,
-        Speaks::OpenaiResponses => Kind::OpenaiResponses,
-        Speaks::Anthropic => Kind::Anthropic,
+        Speaks::OpenaiChat => Protocol::OpenaiChat,
+        Speaks::OpenaiResponses => Protocol::OpenaiResponses,
+        Speaks::Anthropic => Protocol::Anthropic,
     };
     let key = |name: &String| {
         let unset = format!("the environment variable {name} is not set; export it first");

@@ -11,7 +11,7 @@ use super::recorded::{self, COMPARED_TURNS_MAX, Resend};
 use super::stored::{KEY, StoredRequest};
 use super::{ids, items, stored, tools};
 use crate::app::blocking;
-use everturn::model::{Provider, Request};
+use everturn::model::{ModelRequest, Provider};
 use everturn::{ContextOptions, GenerateOptions, Generating, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{HIDDEN, Settings};
@@ -19,10 +19,10 @@ use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::pairing;
 use everturn_core::turn::{Status, Turn};
-use everturn_formats::provider::{self, Input, NoMedia, Rendered, Section};
+use everturn_formats::provider::{self, Input, NoMedia, Rendered, SystemSection};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -326,7 +326,7 @@ fn find_item(scope: &Tenant, item: &str) -> Result<At, Error> {
 }
 
 /// The request for a reply that is not stored. Earlier turns are read, and nothing is written.
-pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
+pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<ModelRequest, Refused> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
         options(ask, model)?;
@@ -355,7 +355,7 @@ pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Resul
         Ok((built.system, built.messages))
     })
     .await?;
-    Ok(Request {
+    Ok(ModelRequest {
         model: model.served.clone(),
         system,
         messages,
@@ -371,7 +371,9 @@ pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Resul
 pub fn check_content(messages: &[Raw]) -> Result<(), Error> {
     let is_empty = |raw: &Raw| {
         let message: Value = raw.read().unwrap_or_default();
-        message::parts(&message).iter().all(|part| matches!(part, Part::Text(text) if text.trim().is_empty()))
+        message::parts(&message)
+            .iter()
+            .all(|part| matches!(part, MessagePart::Text(text) if text.trim().is_empty()))
     };
     if messages.iter().all(is_empty) { Err(provider::nothing_to_reply_to()) } else { Ok(()) }
 }
@@ -383,8 +385,8 @@ pub fn render(
     instructions: Option<&str>,
     messages: &[Raw],
 ) -> Result<(Option<Raw>, Vec<Raw>), Error> {
-    let system: Vec<Section<'_>> =
-        instructions.map(|text| Section { name: "instructions", text }).into_iter().collect();
+    let system: Vec<SystemSection<'_>> =
+        instructions.map(|text| SystemSection { name: "instructions", text }).into_iter().collect();
     let rendered = provider::render(provider, &Input { system: &system, messages, media: &NoMedia })?;
     all_read(&rendered, messages)?;
     if rendered.is_empty() {
