@@ -9,7 +9,7 @@ use everturn_core::conversation::{
 };
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
@@ -224,7 +224,7 @@ fn beginning(entry: &HistoryEntry) -> Option<String> {
     let message = turn.value()?;
     let texts: Vec<&str> = message::parts(&message)
         .into_iter()
-        .filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None })
+        .filter_map(|part| if let MessagePart::Text(text) = part { Some(text) } else { None })
         .collect();
     let text = texts.join("\n");
     let words = speech::words(&text).ok()?;

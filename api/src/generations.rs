@@ -5,7 +5,7 @@ use crate::decode::{messages, messages_schema};
 use crate::turns::{TurnInput, new_turns};
 use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
 use everturn::{
-    AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress, Regenerate,
+    AppendOptions, GenerateOptions, Generated, Generating, GenerationProgress, GenerationStatus, Regenerate,
 };
 use everturn_core::Error;
 use everturn_core::id::GenerationId;
@@ -123,7 +123,7 @@ impl Operation for Generate {
     async fn run(self, requester: &Requester) -> Result<GeneratedAnswer, Error> {
         let mut generating = self.begin(requester).await?;
         while let Some(progress) = generating.next().await {
-            if let Progress::Done(generated) = progress? {
+            if let GenerationProgress::Done(generated) = progress? {
                 return Ok(GeneratedAnswer::new(&generating, *generated));
             }
         }

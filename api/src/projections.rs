@@ -58,7 +58,7 @@ pub struct ProjectionOptions(pub Map<String, Value>);
 
 impl ProjectionOptions {
     /// The options; without any, the default projection of the conversation.
-    fn read(self, chat: &ConversationHandle) -> Result<projection::Options, Error> {
+    fn read(self, chat: &ConversationHandle) -> Result<projection::ViewOptions, Error> {
         if self.0.is_empty()
             && let Some(options) = chat.contexts().default_projection()?
         {

@@ -4,7 +4,7 @@
 use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
 use everturn::{Doctor, Format, ImportOptions, Imported};
 use everturn_core::Error;
-use everturn_core::chain::{Hash, Head, Report};
+use everturn_core::chain::{ChainReport, Hash, Head};
 use everturn_core::id::ConversationId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -172,10 +172,10 @@ pub struct Verdict {
 
 impl Verdict {
     /// The report; a problem with the chain is an error.
-    pub fn into_report(self) -> Result<Report, Error> {
+    pub fn into_report(self) -> Result<ChainReport, Error> {
         match (self.events, self.erased, self.head) {
             (Some(events), Some(erased), Some(head)) => {
-                Ok(Report { events, erased, head, contains_head: self.contains_head })
+                Ok(ChainReport { events, erased, head, contains_head: self.contains_head })
             }
             _ => Err(Error::corrupt("chain.broken", self.problems.join("; "))),
         }

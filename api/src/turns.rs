@@ -7,7 +7,7 @@ use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, Turn};
 use schemars::JsonSchema;
@@ -127,7 +127,7 @@ fn says_nothing(message: &str) -> bool {
         return false;
     }
     let Ok(message) = serde_json::from_str::<Value>(message) else { return false };
-    let is_blank = |part: &Part<'_>| matches!(part, Part::Text(text) if text.trim().is_empty());
+    let is_blank = |part: &MessagePart<'_>| matches!(part, MessagePart::Text(text) if text.trim().is_empty());
     message::role(&message).is_ok_and(|role| role == Role::User)
         && message::parts(&message).iter().all(is_blank)
 }

@@ -13,7 +13,7 @@ use crate::report::Row;
 use crate::{Result, Scale, allocations, processor};
 use everturn_core::chain::Hash;
 use everturn_core::json::Raw;
-use everturn_views::projection::{self, Incremental, Message, Options, Previous, View};
+use everturn_views::projection::{self, Incremental, Message, Previous, ProjectedView, ViewOptions};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -107,7 +107,7 @@ fn growing(values: &[Value], subject: &Subject, scale: Scale) -> Result<Row> {
 struct Subject {
     policy: String,
     tokens: usize,
-    options: Options,
+    options: ViewOptions,
     values: Rc<[Value]>,
     ours: Side,
     reference: Option<Side>,
@@ -132,15 +132,15 @@ fn subjects() -> Result<Vec<Subject>> {
             });
         };
         for (policy, options) in project_fixture::policies() {
-            add(policy, Options::parse(&options)?);
+            add(policy, ViewOptions::parse(&options)?);
         }
         // The reference's projector returns the messages it was given, which are shared there; here indices do
         // that.
         let all_but_the_first = |messages: &[&Message]| Ok((1..messages.len()).collect());
-        add("custom", Options::custom(all_but_the_first));
+        add("custom", ViewOptions::custom(all_but_the_first));
         // The reference has no such policy.
         let clearing = json!({"policy": "clear_tool_uses", "trigger": 0, "keep": 3});
-        add("clear_tool_uses", Options::parse(&clearing)?);
+        add("clear_tool_uses", ViewOptions::parse(&clearing)?);
     }
     Ok(subjects)
 }
@@ -205,14 +205,14 @@ impl Subject {
 }
 
 /// A view and the metadata of its event.
-fn projected<'a>(messages: &'a [Message], options: &Options) -> Result<(View<'a>, Raw)> {
+fn projected<'a>(messages: &'a [Message], options: &ViewOptions) -> Result<(ProjectedView<'a>, Raw)> {
     let view = projection::project(messages, None, options)?;
     let event = Raw::of(&view.metadata())?;
     Ok((view, event))
 }
 
 /// The texts that have to be hashed for a view.
-fn hashed(messages: &[Message], view: &View<'_>) -> Vec<String> {
+fn hashed(messages: &[Message], view: &ProjectedView<'_>) -> Vec<String> {
     let pointers = view.redaction_pointers.iter();
     let bodies = pointers.filter_map(|pointer| messages[pointer.source_index].value()["content"].as_str());
     let whole = view.messages.iter().map(|shown| shown.raw().get()).collect();
@@ -220,7 +220,7 @@ fn hashed(messages: &[Message], view: &View<'_>) -> Vec<String> {
 }
 
 impl Side {
-    fn note(&mut self, view: &View<'_>) {
+    fn note(&mut self, view: &ProjectedView<'_>) {
         self.kept = view.kept_count as u64;
         self.dropped = view.dropped_count as u64;
         self.redacted = view.redacted_count as u64;

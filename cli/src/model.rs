@@ -6,7 +6,7 @@ use crate::open;
 use crate::output::Failure;
 use clap::parser::ValueSource;
 use everturn::Options;
-use everturn::model::Kind;
+use everturn::model::Protocol;
 use everturn_core::Error;
 use everturn_server::socket::RequestedModel;
 
@@ -36,9 +36,9 @@ fn asked(model: &Model) -> Result<Option<RequestedModel>, Error> {
         return Ok(model.model.clone().map(RequestedModel::Named));
     };
     let kind = match model.speaks {
-        ModelApi::OpenaiChat => Kind::OpenaiChat,
-        ModelApi::OpenaiResponses => Kind::OpenaiResponses,
-        ModelApi::Anthropic => Kind::Anthropic,
+        ModelApi::OpenaiChat => Protocol::OpenaiChat,
+        ModelApi::OpenaiResponses => Protocol::OpenaiResponses,
+        ModelApi::Anthropic => Protocol::Anthropic,
     };
     let key = |name: &String| {
         let unset = format!("the environment variable {name} is not set; export it first");

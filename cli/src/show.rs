@@ -8,7 +8,7 @@ use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Event, Visibility};
 use everturn_core::fact::Fact;
 use everturn_core::id::TurnId;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::misleading::visible;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
@@ -155,14 +155,14 @@ fn body(
         let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
         match part {
             // It was written by a program in the name of a person.
-            Part::Text(text) if role == Role::Tool && message["role"] == "user" => {
+            MessagePart::Text(text) if role == Role::Tool && message["role"] == "user" => {
                 out.push_str(&folded("←", "", &speech::without_tags(text), full));
             }
-            Part::Text(text) if role == Role::Tool => {
+            MessagePart::Text(text) if role == Role::Tool => {
                 let (id, name) = (message["tool_call_id"].as_str(), message["name"].as_str());
                 out.push_str(&result(called, id, name, &output(text)));
             }
-            Part::Text(text) if role == Role::User => {
+            MessagePart::Text(text) if role == Role::User => {
                 for stretch in texts.stretches(text) {
                     out.push_str(&match stretch.notice {
                         Some(kind) => {
@@ -172,11 +172,11 @@ fn body(
                     });
                 }
             }
-            Part::Text(text) => out.push_str(&indented(text)),
-            Part::Thinking { text, .. } => {
+            MessagePart::Text(text) => out.push_str(&indented(text)),
+            MessagePart::Thinking { text, .. } => {
                 out.push_str(&folded("✻", "", text.unwrap_or("(hidden reasoning)"), full))
             }
-            Part::Call { id, name, arguments } => {
+            MessagePart::Call { id, name, arguments } => {
                 if let Some(id) = id {
                     called.tools.insert(id.to_string(), name.to_string());
                 }
@@ -185,11 +185,11 @@ fn body(
                 out.push_str(&call(name, arguments, full));
                 out.extend(called.given_up(turn.id, id, name));
             }
-            Part::Result { id, name, content } => {
+            MessagePart::Result { id, name, content } => {
                 let text = content.map(|value| value.as_str().map_or_else(|| plain(value), output));
                 out.push_str(&result(called, id, name, &text.unwrap_or_default()));
             }
-            Part::Media { kind, label, asset_id } => {
+            MessagePart::Media { kind, label, asset_id } => {
                 let asset = asset_id.and_then(|id| assets.iter().find(|asset| asset.id == id));
                 let label = label
                     .map(str::to_string)
@@ -204,19 +204,19 @@ fn body(
                 }
             }
             // Tools that the provider ran itself.
-            Part::Other(kind) if kind.ends_with("tool_use") && block["name"].is_string() => {
+            MessagePart::Other(kind) if kind.ends_with("tool_use") && block["name"].is_string() => {
                 let name = block["name"].as_str().unwrap_or(kind);
                 if let Some(id) = block["id"].as_str() {
                     called.tools.insert(id.to_string(), name.to_string());
                 }
                 out.push_str(&call(name, block.get("input"), full));
             }
-            Part::Other(kind) if kind.ends_with("tool_result") => {
+            MessagePart::Other(kind) if kind.ends_with("tool_result") => {
                 let name = kind.strip_suffix("_tool_result");
                 let text = block.get("content").map(plain).unwrap_or_default();
                 out.push_str(&result(called, block["tool_use_id"].as_str(), name, &text));
             }
-            Part::Other(kind) => match message::in_words(block) {
+            MessagePart::Other(kind) => match message::in_words(block) {
                 Some(words) => out.push_str(&folded("▣", "", &words, full)),
                 None => {
                     let _ = writeln!(out, "  {DIM}<{}>{DIM:#}", printable(kind));
@@ -236,7 +236,7 @@ fn call(name: &str, arguments: Option<&Value>, full: bool) -> String {
 /// The text in a result's blocks; anything else as JSON.
 fn plain(value: &Value) -> String {
     let is_block = |block: &Value| block.is_string() || block["type"].is_string();
-    let is_known = |block: &Value| !matches!(message::block(block), Part::Other(_));
+    let is_known = |block: &Value| !matches!(message::block(block), MessagePart::Other(_));
     let blocks = match value {
         Value::Array(blocks) => blocks.as_slice(),
         one => std::slice::from_ref(one),

@@ -20,7 +20,7 @@ pub const KEEP_LAST: u64 = 100;
 
 /// `policy.budget` of a conversation. `null` in place of a number means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Policy {
+pub struct BudgetPolicy {
     /// Maximum number of turns.
     pub max_messages: Option<u64>,
     /// Maximum number of events.
@@ -32,9 +32,9 @@ pub struct Policy {
     pub recovery: Option<Recovery>,
 }
 
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy {
+impl Default for BudgetPolicy {
+    fn default() -> BudgetPolicy {
+        BudgetPolicy {
             max_messages: Some(MESSAGES_MAX),
             max_events: Some(EVENTS_MAX),
             max_bytes: None,
@@ -72,16 +72,16 @@ impl Recovery {
     }
 }
 
-impl Policy {
+impl BudgetPolicy {
     /// Parses a policy. Unknown fields and values are errors that name the field; nothing is silently
     /// defaulted.
-    pub fn parse(raw: &Raw) -> Result<Policy, Error> {
+    pub fn parse(raw: &Raw) -> Result<BudgetPolicy, Error> {
         let wrong =
             |field: &str, what: &str| Error::invalid("policy.budget", format!("policy.budget{field} {what}"));
         let Some(Value::Object(fields)) = raw.read::<Value>() else {
             return Err(wrong("", "must be an object, such as {\"max_messages\": 1000}"));
         };
-        let mut policy = Policy::default();
+        let mut policy = BudgetPolicy::default();
         for (name, value) in &fields {
             let limit = || match value {
                 Value::Null => Ok(None),
@@ -112,7 +112,7 @@ impl Policy {
     }
 
     /// Fills in the recovery if the policy has none: `compact` with automatic compaction on, else `reject`.
-    pub fn with_recovery(mut self, auto_compaction: bool) -> Policy {
+    pub fn with_recovery(mut self, auto_compaction: bool) -> BudgetPolicy {
         let keep_last = KEEP_LAST.min(self.max_messages.map_or(KEEP_LAST, |max| max / 2));
         let default = if auto_compaction { Recovery::Compact { keep_last } } else { Recovery::Reject };
         self.recovery.get_or_insert(default);
@@ -198,7 +198,7 @@ impl Usage {
 
 /// The body of a `transcript_budget` event; also shown as `transcript_budget.last_action` of a conversation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Action {
+pub struct BudgetAction {
     /// `reject`, `trim` or `compact`.
     pub action: String,
     /// The operation that hit the limit.
@@ -229,8 +229,8 @@ pub struct Action {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Policy, Error> {
-        Policy::parse(&Raw::new(text.to_string()).unwrap())
+    fn parse(text: &str) -> Result<BudgetPolicy, Error> {
+        BudgetPolicy::parse(&Raw::new(text.to_string()).unwrap())
     }
 
     #[test]
@@ -240,14 +240,14 @@ mod tests {
         );
         assert_eq!(
             all.unwrap(),
-            Policy {
+            BudgetPolicy {
                 max_messages: Some(10),
                 max_events: None,
                 max_bytes: Some(5),
                 recovery: Some(Recovery::Trim { keep_last: 3 })
             }
         );
-        assert_eq!(parse("{}").unwrap(), Policy::default());
+        assert_eq!(parse("{}").unwrap(), BudgetPolicy::default());
         for (text, named) in [
             ("[]", "policy.budget must be an object"),
             (r#"{"max_messages":-1}"#, "policy.budget.max_messages"),
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn exceeding_means_strictly_greater() {
-        let policy = Policy { max_messages: Some(2), ..Policy::default() };
+        let policy = BudgetPolicy { max_messages: Some(2), ..BudgetPolicy::default() };
         assert_eq!(policy.exceeded(&Usage { messages: 2, ..Usage::default() }), None);
         let over = Usage { messages: 3, ..Usage::default() };
         assert_eq!(policy.exceeded(&over), Some(("max_messages", 2, 3)));

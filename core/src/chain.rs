@@ -256,7 +256,8 @@ fn erase_command(event: &Event) -> Option<String> {
 
 /// Result of verifying a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Report {
+#[schemars(rename = "Report")]
+pub struct ChainReport {
     /// Number of events checked.
     pub events: u64,
     /// Number of erased bodies. They are not errors.
@@ -320,9 +321,9 @@ impl Verifier {
     }
 
     /// Ends the verification.
-    pub fn finish(self) -> Report {
+    pub fn finish(self) -> ChainReport {
         let head = self.head.unwrap_or_else(|| Head::genesis(self.conversation));
-        Report {
+        ChainReport {
             events: self.events,
             erased: self.erased,
             head,

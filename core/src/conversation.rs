@@ -7,7 +7,7 @@ use crate::event::check_name;
 use crate::id::{ConversationId, EventId, TenantName, TurnId};
 use crate::json::Raw;
 use crate::limits::{METADATA_BYTES_MAX, PARTICIPANTS_MAX, TITLE_BYTES_MAX};
-use crate::redaction::{self, Mode};
+use crate::redaction::{self, RedactionMode};
 use crate::time::Timestamp;
 use crate::words;
 use schemars::JsonSchema;
@@ -217,12 +217,12 @@ impl Settings {
     }
 
     /// Redaction mode that the settings ask for.
-    pub fn redaction(&self) -> Option<Mode> {
+    pub fn redaction(&self) -> Option<RedactionMode> {
         self.policy.get("redaction").and_then(|raw| raw.read())
     }
 
     /// The settings with their secrets redacted, in their own mode or else in the current one.
-    pub fn redacted(self, current: Mode) -> Result<Settings, Error> {
+    pub fn redacted(self, current: RedactionMode) -> Result<Settings, Error> {
         let raw = Raw::of(&self)?;
         let (redacted, _) = redaction::redact(raw.get(), self.redaction().unwrap_or(current))?;
         let Cow::Owned(masked) = redacted else { return Ok(self) };
@@ -297,13 +297,13 @@ pub const POLICIES: [&str; 6] =
 /// Refuses a policy that is empty or not understood: storing it would promise something that does not happen.
 pub fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
     match name {
-        "redaction" if raw.read::<crate::redaction::Mode>().is_some() => Ok(()),
+        "redaction" if raw.read::<crate::redaction::RedactionMode>().is_some() => Ok(()),
         "redaction" => Err(Error::invalid(
             "policy.redaction",
             format!("policy.redaction {} is not \"off\", \"mark\" or \"mask\"", crate::id::clip(raw.get())),
         )),
         "compaction" => crate::policy::CompactionPolicy::parse(raw).map(drop),
-        "budget" => crate::budget::Policy::parse(raw).map(drop),
+        "budget" => crate::budget::BudgetPolicy::parse(raw).map(drop),
         "facts" => crate::policy::FactsPolicy::parse(raw).map(drop),
         // Checked by the engine, which has the projectors.
         "projection" => Ok(()),
@@ -515,14 +515,14 @@ impl Conversation {
     }
 
     /// The budget policy, with its recovery.
-    pub fn limits(&self) -> crate::budget::Policy {
+    pub fn limits(&self) -> crate::budget::BudgetPolicy {
         self.budget_as_given().with_recovery(self.compaction().auto)
     }
 
     /// The budget policy without a default for its recovery, which depends on another policy: enough to compare sizes.
-    pub(crate) fn budget_as_given(&self) -> crate::budget::Policy {
+    pub(crate) fn budget_as_given(&self) -> crate::budget::BudgetPolicy {
         let raw = self.policy.get("budget");
-        raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default()
+        raw.and_then(|raw| crate::budget::BudgetPolicy::parse(raw).ok()).unwrap_or_default()
     }
 
     /// Seconds after which a tool call without a result is given up.

@@ -57,9 +57,9 @@ pub struct Fact {
     /// Confidence, from 0 to 1.
     pub confidence: f64,
     /// Whether it is current.
-    pub status: Status,
+    pub status: FactStatus,
     /// Turns that support it. Empty for a fact that was added or corrected by hand.
-    pub sources: Vec<Source>,
+    pub sources: Vec<FactSource>,
     /// Time at which it was recorded.
     pub created: Timestamp,
     /// Author: a model or an actor.
@@ -95,8 +95,7 @@ impl Fact {
 /// Status of a fact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "FactStatus")]
-pub enum Status {
+pub enum FactStatus {
     /// It holds.
     Current,
     /// Another fact replaced it.
@@ -107,8 +106,7 @@ pub enum Status {
 
 /// A turn that supports a fact.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "FactSource")]
-pub struct Source {
+pub struct FactSource {
     /// The turn.
     pub turn: TurnId,
     /// `seq` of the turn, where known.

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 /// One part of a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Part<'a> {
+pub enum MessagePart<'a> {
     /// Text.
     Text(&'a str),
     /// Reasoning; signed if the provider can detect changes to it.
@@ -154,16 +154,16 @@ pub fn in_role(message: &str, role: Role) -> Option<String> {
 }
 
 /// The parts of a message, in order.
-pub fn parts(message: &Value) -> Vec<Part<'_>> {
+pub fn parts(message: &Value) -> Vec<MessagePart<'_>> {
     let mut parts = Vec::new();
     if field(message, "role").is_none() && field(message, "type").is_some() {
         let item = block(message);
         let summary = field(message, "summary").and_then(Value::as_array).into_iter().flatten();
-        if let Part::Thinking { text: None, signed } = item {
+        if let MessagePart::Thinking { text: None, signed } = item {
             parts.extend(
                 summary
                     .filter_map(|part| text(part, &["text"]))
-                    .map(|text| Part::Thinking { text: Some(text), signed }),
+                    .map(|text| MessagePart::Thinking { text: Some(text), signed }),
             );
         }
         if parts.is_empty() {
@@ -172,7 +172,7 @@ pub fn parts(message: &Value) -> Vec<Part<'_>> {
         return parts;
     }
     match field(message, "content") {
-        Some(Value::String(text)) => parts.push(Part::Text(text)),
+        Some(Value::String(text)) => parts.push(MessagePart::Text(text)),
         Some(Value::Array(blocks)) => parts.extend(blocks.iter().map(block)),
         Some(_) => {}
         None => {
@@ -193,68 +193,70 @@ pub fn parts(message: &Value) -> Vec<Part<'_>> {
 pub fn visibility(block: &Value) -> Visibility {
     match field(block, "visibility").and_then(Value::as_str).and_then(|word| word.parse().ok()) {
         Some(visibility) => visibility,
-        None if matches!(self::block(block), Part::Result { .. }) => Visibility::Internal,
+        None if matches!(self::block(block), MessagePart::Result { .. }) => Visibility::Internal,
         None => Visibility::Public,
     }
 }
 
 /// The part that a content block or a Responses item represents.
-pub fn block(block: &Value) -> Part<'_> {
+pub fn block(block: &Value) -> MessagePart<'_> {
     if let Value::String(text) = block {
-        return Part::Text(text);
+        return MessagePart::Text(text);
     }
     let Some(kind) = field(block, "type").and_then(Value::as_str) else {
         return match text(block, &["text"]) {
-            Some(text) => Part::Text(text),
-            None => Part::Other("block"),
+            Some(text) => MessagePart::Text(text),
+            None => MessagePart::Other("block"),
         };
     };
     match kind {
-        "text" | "output_text" | "input_text" => Part::Text(text(block, &["text"]).unwrap_or_default()),
+        "text" | "output_text" | "input_text" => {
+            MessagePart::Text(text(block, &["text"]).unwrap_or_default())
+        }
         "thinking" | "reasoning" | "redacted_thinking" | "encrypted_content" => {
-            Part::Thinking { text: text(block, &["thinking", "text"]), signed: is_signed(kind, block) }
+            MessagePart::Thinking { text: text(block, &["thinking", "text"]), signed: is_signed(kind, block) }
         }
         // Kimi's.
         "think" if field(block, "think").is_some_and(Value::is_string) => {
-            Part::Thinking { text: text(block, &["think"]), signed: is_signed(kind, block) }
+            MessagePart::Thinking { text: text(block, &["think"]), signed: is_signed(kind, block) }
         }
         "tool_use" | "tool_call" => tool_call(block),
         "tool_result" => tool_result(block),
         kind if kind.ends_with("_call_output") => tool_result(block),
         "tool_search_output" => {
-            Part::Result { id: text(block, &["call_id"]), name: None, content: field(block, "tools") }
+            MessagePart::Result { id: text(block, &["call_id"]), name: None, content: field(block, "tools") }
         }
         kind if kind.ends_with("_call") => tool_call(block),
         "image" | "input_image" | "image_url" => media("image", block),
         "audio" | "input_audio" => media("audio", block),
         "file" | "input_file" => media("file", block),
         "document" | "attachment" | "video" => media(kind, block),
-        other => Part::Other(other),
+        other => MessagePart::Other(other),
     }
 }
 
 /// The part that a Gemini part represents, in either spelling of its fields.
-pub fn gemini_part(part: &Value) -> Part<'_> {
+pub fn gemini_part(part: &Value) -> MessagePart<'_> {
     let any = |names: &[&str]| names.iter().find_map(|name| field(part, name));
     if let Some(call) = any(&["functionCall", "function_call"]) {
         return tool_call(call);
     }
     if let Some(answer) = any(&["functionResponse", "function_response"]) {
         let (id, name) = (text(answer, &["id"]), text(answer, &["name"]));
-        return Part::Result { id, name, content: field(answer, "response") };
+        return MessagePart::Result { id, name, content: field(answer, "response") };
     }
     let asset_id = text(part, &["asset_id"]);
     if let Some(data) = any(&["inlineData", "inline_data", "fileData", "file_data"]) {
         let mime = text(data, &["mimeType", "mime_type"]).unwrap_or_default();
         let kind = ["image", "audio", "video"].into_iter().find(|kind| mime.starts_with(kind));
         let label = text(data, &["displayName", "display_name"]);
-        return Part::Media { kind: kind.unwrap_or("file"), label, asset_id };
+        return MessagePart::Media { kind: kind.unwrap_or("file"), label, asset_id };
     }
     match (text(part, &["text"]), field(part, "thought") == Some(&Value::Bool(true))) {
-        (text, true) => Part::Thinking { text, signed: is_signed("thinking", part) },
-        (Some(text), false) => Part::Text(text),
-        (None, false) if asset_id.is_some() => Part::Media { kind: "file", label: None, asset_id },
-        (None, false) => Part::Other("part"),
+        (text, true) => MessagePart::Thinking { text, signed: is_signed("thinking", part) },
+        (Some(text), false) => MessagePart::Text(text),
+        (None, false) if asset_id.is_some() => MessagePart::Media { kind: "file", label: None, asset_id },
+        (None, false) => MessagePart::Other("part"),
     }
 }
 
@@ -324,31 +326,35 @@ pub fn is_hosted_call(call: &Value) -> bool {
     kind.ends_with("_call") && !ANSWERED.contains(&kind) && text(call, &["call_id"]).is_none()
 }
 
-pub(crate) fn tool_call(call: &Value) -> Part<'_> {
+pub(crate) fn tool_call(call: &Value) -> MessagePart<'_> {
     let [function, outer_name, kind, call_id, id, tool_call_id] =
         fields(call, ["function", "name", "type", "call_id", "id", "tool_call_id"]);
     let [name, tool_name, arguments, input, args] =
         fields(function.unwrap_or(call), ["name", "tool_name", "arguments", "input", "args"]);
     let name = first_text([name, tool_name]).or_else(|| first_text([outer_name, kind])).unwrap_or("tool");
-    Part::Call { id: first_text([call_id, id, tool_call_id]), name, arguments: arguments.or(input).or(args) }
+    MessagePart::Call {
+        id: first_text([call_id, id, tool_call_id]),
+        name,
+        arguments: arguments.or(input).or(args),
+    }
 }
 
-pub(crate) fn tool_result(result: &Value) -> Part<'_> {
+pub(crate) fn tool_result(result: &Value) -> MessagePart<'_> {
     result_of(result, true)
 }
 
 /// A message with the role `tool`, which is a tool result as a whole. Its `id` is its own, not that of the
 /// call.
-pub(crate) fn tool_message(message: &Value) -> Part<'_> {
+pub(crate) fn tool_message(message: &Value) -> MessagePart<'_> {
     result_of(message, false)
 }
 
-fn result_of(result: &Value, is_part: bool) -> Part<'_> {
+fn result_of(result: &Value, is_part: bool) -> MessagePart<'_> {
     let [tool_use_id, tool_call_id, call_id, id, name, tool_name, content, output, body] = fields(
         result,
         ["tool_use_id", "tool_call_id", "call_id", "id", "name", "tool_name", "content", "output", "result"],
     );
-    Part::Result {
+    MessagePart::Result {
         id: match is_part {
             true => first_text([tool_use_id, tool_call_id, call_id, id]),
             false => first_text([tool_call_id, tool_use_id, call_id]),
@@ -449,11 +455,11 @@ fn json_in(text: &str) -> Option<Value> {
     may.then(|| serde_json::from_str(text).ok()).flatten()
 }
 
-fn media<'a>(kind: &'a str, block: &'a Value) -> Part<'a> {
+fn media<'a>(kind: &'a str, block: &'a Value) -> MessagePart<'a> {
     let inner = field(block, "file").or_else(|| field(block, "source")).unwrap_or(block);
     const NAMES: [&str; 6] = ["name", "title", "filename", "file_name", "path", "label"];
     let label = text(block, &NAMES).or_else(|| text(inner, &NAMES));
-    Part::Media { kind, label, asset_id: text(block, &["asset_id"]) }
+    MessagePart::Media { kind, label, asset_id: text(block, &["asset_id"]) }
 }
 
 /// The first non-empty text.
@@ -471,18 +477,18 @@ pub fn render(message: &Value, asset_label: impl Fn(&str) -> Option<String>) -> 
     let mut after_text = false;
     for part in parts(message) {
         let (shown, is_text) = match part {
-            Part::Text(text) => (text.to_string(), true),
-            Part::Thinking { .. } => continue,
-            Part::Call { name, .. } => (format!("<tool_call:{name}>"), false),
-            Part::Result { name: Some(name), .. } => (format!("<tool_result:{name}>"), false),
-            Part::Result { name: None, .. } => ("<tool_result>".to_string(), false),
-            Part::Media { kind, label, asset_id } => {
+            MessagePart::Text(text) => (text.to_string(), true),
+            MessagePart::Thinking { .. } => continue,
+            MessagePart::Call { name, .. } => (format!("<tool_call:{name}>"), false),
+            MessagePart::Result { name: Some(name), .. } => (format!("<tool_result:{name}>"), false),
+            MessagePart::Result { name: None, .. } => ("<tool_result>".to_string(), false),
+            MessagePart::Media { kind, label, asset_id } => {
                 let label = label
                     .map(str::to_string)
                     .or_else(|| asset_id.map(|id| asset_label(id).unwrap_or_else(|| id.to_string())));
                 (label.map_or(format!("<{kind}>"), |label| format!("<{kind}:{label}>")), false)
             }
-            Part::Other(kind) => (format!("<{kind}>"), false),
+            MessagePart::Other(kind) => (format!("<{kind}>"), false),
         };
         let joins_text = after_text && is_text;
         if !joins_text && !out.is_empty() && !shown.is_empty() {
@@ -702,7 +708,7 @@ mod tests {
         let content = |content: Value| {
             let message = json!({"role": "tool", "content": [{"type": "tool_result", "content": content}]});
             match parts(&message)[..] {
-                [Part::Result { content: Some(content), .. }] => content.clone(),
+                [MessagePart::Result { content: Some(content), .. }] => content.clone(),
                 _ => panic!("{message}"),
             }
         };
@@ -730,7 +736,7 @@ mod tests {
     fn the_summary_of_a_reasoning_item_is_its_text() {
         let item = json!({"type":"reasoning","encrypted_content":"zzz","content":null,
             "summary":[{"type":"summary_text","text":"first"},{"type":"summary_text","text":"then"}]});
-        let thought = |text| Part::Thinking { text: Some(text), signed: true };
+        let thought = |text| MessagePart::Thinking { text: Some(text), signed: true };
         assert_eq!(parts(&item), [thought("first"), thought("then")]);
     }
 

@@ -4,7 +4,7 @@
 //! messages out asks here which ones belong together. They are paired by id where there are ids; else by name,
 //! with the nearest result that follows, before the assistant speaks again.
 
-use crate::message::{self, Part, field, fields};
+use crate::message::{self, MessagePart, field, fields};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -69,7 +69,7 @@ impl fmt::Display for BlockPath {
 
 /// A tool call.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct CallRef<'a> {
     /// Index of its message.
     pub message: usize,
     /// Location in the message.
@@ -85,11 +85,11 @@ pub struct Call<'a> {
     said: &'a Value,
 }
 
-impl<'a> Call<'a> {
+impl<'a> CallRef<'a> {
     /// Arguments: an object, or JSON in a string.
     pub fn arguments(&self) -> Option<&'a Value> {
         match part(self.said, self.place) {
-            Part::Call { arguments, .. } => arguments,
+            MessagePart::Call { arguments, .. } => arguments,
             _ => None,
         }
     }
@@ -124,7 +124,7 @@ impl<'a> PairedResult<'a> {
     /// Content: a string, blocks or any JSON.
     pub fn content(&self) -> Option<&'a Value> {
         match part(self.said, self.place) {
-            Part::Result { content, .. } => content,
+            MessagePart::Result { content, .. } => content,
             _ => None,
         }
     }
@@ -139,7 +139,7 @@ impl<'a> PairedResult<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Pairs<'a> {
     /// All calls.
-    pub calls: Vec<Call<'a>>,
+    pub calls: Vec<CallRef<'a>>,
     /// All results.
     pub results: Vec<PairedResult<'a>>,
     /// For each Responses reasoning item: its index, and the end of the run of items that it led to.
@@ -289,7 +289,7 @@ impl<'a> Open<'a> {
     }
 
     /// The call that the result answers. An id may occur again in a later turn, so the nearest call wins.
-    fn answer(&mut self, result: &PairedResult<'a>, calls: &[Call<'a>]) -> Option<usize> {
+    fn answer(&mut self, result: &PairedResult<'a>, calls: &[CallRef<'a>]) -> Option<usize> {
         self.answered = true;
         let free = |call: &usize| calls[*call].result.is_none();
         const LAST: usize = 8;
@@ -356,12 +356,12 @@ fn whole(message: &Value, place: BlockPath) -> &Value {
     found.unwrap_or(message)
 }
 
-fn part(message: &Value, place: BlockPath) -> Part<'_> {
+fn part(message: &Value, place: BlockPath) -> MessagePart<'_> {
     part_of(whole(message, place), place, || field(message, "role").is_some())
 }
 
 /// The part that the message, block or entry itself represents. `has_role` matters only for a whole message.
-fn part_of(whole: &Value, place: BlockPath, has_role: impl Fn() -> bool) -> Part<'_> {
+fn part_of(whole: &Value, place: BlockPath, has_role: impl Fn() -> bool) -> MessagePart<'_> {
     match place {
         BlockPath::Message if has_role() => message::tool_message(whole),
         BlockPath::Message | BlockPath::Block(_) => message::block(whole),
@@ -378,12 +378,12 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
     let note = |place: BlockPath, whole: &'a Value, pairs: &mut Pairs<'a>| match part_of(whole, place, || {
         role.is_some()
     }) {
-        Part::Call { .. } if message::is_hosted_call(whole) => {}
-        Part::Call { id, name, .. } => {
+        MessagePart::Call { .. } if message::is_hosted_call(whole) => {}
+        MessagePart::Call { id, name, .. } => {
             let nth = pairs.calls.len() - calls;
-            pairs.calls.push(Call { message: index, place, id, name, result: None, nth, said: message });
+            pairs.calls.push(CallRef { message: index, place, id, name, result: None, nth, said: message });
         }
-        Part::Result { id, name, content } => {
+        MessagePart::Result { id, name, content } => {
             let nth = pairs.results.len() - results;
             let failed = match place {
                 BlockPath::Part(_) => content.is_some_and(is_gemini_error),

@@ -14,8 +14,7 @@ use std::sync::LazyLock;
 /// Treatment of secrets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "RedactionMode")]
-pub enum Mode {
+pub enum RedactionMode {
     /// Do not look for secrets.
     Off,
     /// Record the secrets found in a turn in its metadata.
@@ -27,7 +26,7 @@ pub enum Mode {
 
 /// A found secret, identified by its kind and a short hash; the secret itself is not kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Secret {
+pub struct FoundSecret {
     /// Name of the shape that matched.
     pub kind: String,
     /// First eight hexadecimal digits of its SHA-256: distinguishes secrets without revealing them.
@@ -99,13 +98,13 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// Searches every string of a JSON text, keys included. The text is returned unchanged unless `mode` is
-/// [`Mode::Mask`].
-pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), Error> {
-    let mut secrets: Vec<Secret> = Vec::new();
+/// [`RedactionMode::Mask`].
+pub fn redact(message: &str, mode: RedactionMode) -> Result<(Cow<'_, str>, Vec<FoundSecret>), Error> {
+    let mut secrets: Vec<FoundSecret> = Vec::new();
     // These escapes can spell a hint in other letters. Most texts have no escape at all.
     let escaped = memchr::memchr(b'\\', message.as_bytes()).map_or("", |at| &message[at..]);
     let is_plain = !escaped.contains("\\u") && !escaped.contains("\\/");
-    if mode == Mode::Off || (is_plain && !HINT.is_match(message)) {
+    if mode == RedactionMode::Off || (is_plain && !HINT.is_match(message)) {
         return Ok((Cow::Borrowed(message), secrets));
     }
     let mut edits = Vec::new();
@@ -116,7 +115,7 @@ pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), 
             return;
         }
         let masked = mask(&text, &mut secrets);
-        if mode == Mode::Mask && masked != text {
+        if mode == RedactionMode::Mask && masked != text {
             edits.push((s.start, s.end, json::quote(&masked)));
         }
     })?;
@@ -127,13 +126,13 @@ pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), 
 }
 
 /// Masks the secrets in a text and adds each to `secrets`.
-pub fn mask<'a>(text: &'a str, secrets: &mut Vec<Secret>) -> Cow<'a, str> {
+pub fn mask<'a>(text: &'a str, secrets: &mut Vec<FoundSecret>) -> Cow<'a, str> {
     PATTERN.replace_all(text, |found: &regex::Captures<'_>| {
         let shape = (1..=SHAPES.len()).find(|group| found.get(*group).is_some()).map_or(0, |group| group - 1);
         let kind = SHAPES[shape].0.to_string();
         let hash8 = Hash::of(found[0].as_bytes()).to_string()[..8].to_string();
         let masked = format!("‹secret:{kind}:{hash8}›");
-        secrets.push(Secret { kind, hash8 });
+        secrets.push(FoundSecret { kind, hash8 });
         masked
     })
 }
@@ -285,14 +284,14 @@ mod tests {
     fn every_shape_is_marked_and_masked() {
         for (kind, secret) in samples() {
             let message = serde_json::json!({"role":"tool","content":[{"type":"text","text":format!("key: {secret} !")}],"n":1.0}).to_string();
-            let (same, found) = redact(&message, Mode::Mark).unwrap();
+            let (same, found) = redact(&message, RedactionMode::Mark).unwrap();
             assert_eq!(same, message, "marking changes nothing");
             assert_eq!(found.len(), 1, "{kind}");
             assert_eq!(found[0].kind, kind);
-            let (masked, _) = redact(&message, Mode::Mask).unwrap();
+            let (masked, _) = redact(&message, RedactionMode::Mask).unwrap();
             assert!(masked.contains(&format!("key: ‹secret:{kind}:{}› !", found[0].hash8)), "{masked}");
             assert!(masked.contains("\"n\":1.0") && !masked.contains(&secret), "{masked}");
-            assert!(redact(&message, Mode::Off).unwrap().1.is_empty());
+            assert!(redact(&message, RedactionMode::Off).unwrap().1.is_empty());
         }
     }
 
@@ -308,7 +307,7 @@ mod tests {
             format!(r#"{{"{key}":1}}"#),
             format!(r#"{{"content":"{url}"}}"#),
         ] {
-            let (masked, found) = redact(&hidden, Mode::Mask).unwrap();
+            let (masked, found) = redact(&hidden, RedactionMode::Mask).unwrap();
             assert_eq!(found.len(), 1, "{hidden}");
             assert!(
                 masked.contains("‹secret:") && !masked.contains(&key[1..]) && !masked.contains("hunter22"),

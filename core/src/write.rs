@@ -336,7 +336,7 @@ pub enum Plan {
     /// Nothing: the request was answered before, with this.
     Repeat(Answered),
     /// Events at the end of the log, with their rows.
-    Append(Box<Append>),
+    Append(Box<PlannedAppend>),
     /// A chunk of an open turn's text. A repeated chunk changes nothing.
     Chunk(ChunkRow),
     /// Answered requests. One with the same key is replaced.
@@ -347,7 +347,7 @@ pub enum Plan {
 
 /// New events with everything that follows from them.
 #[derive(Clone, Debug)]
-pub struct Append {
+pub struct PlannedAppend {
     /// The conversation afterwards.
     pub conversation: Conversation,
     /// New events, in order.
@@ -360,9 +360,9 @@ pub struct Append {
     pub erasure: Option<Erasure>,
 }
 
-impl Append {
-    fn new(conversation: Conversation, events: Vec<Event>, changes: Changes) -> Append {
-        Append { conversation, events, changes, request: None, erasure: None }
+impl PlannedAppend {
+    fn new(conversation: Conversation, events: Vec<Event>, changes: Changes) -> PlannedAppend {
+        PlannedAppend { conversation, events, changes, request: None, erasure: None }
     }
 }
 
@@ -389,7 +389,7 @@ fn plan_new(
             let conversation = append::begin(key, first.at, parent, lookup)?;
             let planned = append::append(conversation, drafts, lookup)?;
             let request = idempotency.and_then(|asked| asked.answered(true, &planned.events));
-            Append { request, ..planned }
+            PlannedAppend { request, ..planned }
         }
         Action::Branch { drafts, parent, copies, mark } => {
             let is_copied = |at: &EventRef| copies.values().any(|seq| *seq == at.seq);
@@ -402,7 +402,7 @@ fn plan_new(
             append::append(conversation, drafts, lookup)?
         }
         Action::Begin { created, parent } => {
-            Append::new(append::begin(key, created, parent, lookup)?, Vec::new(), Changes::default())
+            PlannedAppend::new(append::begin(key, created, parent, lookup)?, Vec::new(), Changes::default())
         }
         Action::Restore { events } => append::restore(key, None, events, lookup)?,
         _ => return Err(absent(key)),
@@ -443,7 +443,7 @@ fn plan_existing(
             }
             let planned = append::append(conversation.clone(), drafts, lookup)?;
             let request = idempotency.and_then(|asked| asked.answered(false, &planned.events));
-            Append { request, ..planned }
+            PlannedAppend { request, ..planned }
         }
         Action::Restore { events } => {
             let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
@@ -467,7 +467,7 @@ fn plan_existing(
             if let Some(checkpoint) = erasure.own_checkpoint(&lookup.lineage()?) {
                 planned.conversation.set_checkpoint(checkpoint);
             }
-            Append { erasure: Some(erasure), ..planned }
+            PlannedAppend { erasure: Some(erasure), ..planned }
         }
         Action::Chunk { turn, offset, text } => {
             let row = lookup.turn(turn)?.ok_or_else(|| absent_turn(turn))?;

@@ -10,7 +10,7 @@ mod take;
 
 pub use compare::{Comparison, Difference};
 pub use folder::{FolderOptions, all_archives_of, archives_of};
-pub use restore::{LeftOut, Restored, check, left_out};
+pub use restore::{Restored, UndoneRemovals, check, left_out};
 
 use crate::everturn::Everturn;
 use crate::private;
@@ -52,7 +52,7 @@ pub struct BackedUp {
 }
 
 /// Callback with the number of events done and the total.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+pub type BackupProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 impl Everturn {
     /// Writes everything of every tenant as one stream: in full, or only what is new since the archives that
@@ -61,7 +61,7 @@ impl Everturn {
         &self,
         out: impl Write,
         previous: &Contents,
-        progress: Progress<'_>,
+        progress: BackupProgress<'_>,
     ) -> Result<BackedUp, Error> {
         take::take(&self.inner.shared, out, previous, progress).map(|(_, done)| done)
     }
@@ -73,7 +73,7 @@ impl Everturn {
         &self,
         path: &Path,
         after: &[PathBuf],
-        progress: Progress<'_>,
+        progress: BackupProgress<'_>,
     ) -> Result<BackedUp, Error> {
         let previous = contents(after)?;
         may_replace(path, after)?;
@@ -85,19 +85,19 @@ impl Everturn {
         &self,
         folder: &Path,
         options: FolderOptions,
-        progress: Progress<'_>,
+        progress: BackupProgress<'_>,
     ) -> Result<BackedUp, Error> {
         folder::add(self, folder, options, progress)
     }
 
     /// Compares this store with archives, listed from the full one on: it must still have everything in them.
-    pub fn compare(&self, archives: &[PathBuf], progress: Progress<'_>) -> Result<Comparison, Error> {
+    pub fn compare(&self, archives: &[PathBuf], progress: BackupProgress<'_>) -> Result<Comparison, Error> {
         compare::compare(&self.inner.shared, archives, progress)
     }
 
     /// Makes a store from archives, listed from the full one on. The store must not exist yet, and appears only once
     /// it is complete.
-    pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Result<Restored, Error> {
+    pub fn restore(url: &str, archives: &[PathBuf], progress: BackupProgress<'_>) -> Result<Restored, Error> {
         restore::restore(url, archives, progress)
     }
 
@@ -105,7 +105,7 @@ impl Everturn {
         &self,
         path: &Path,
         previous: Contents,
-        progress: Progress<'_>,
+        progress: BackupProgress<'_>,
     ) -> Result<BackedUp, Error> {
         let partial = beside(path, ".partial");
         let written = self.write_partial(&partial, previous, progress).and_then(|done| {
@@ -126,7 +126,7 @@ impl Everturn {
         &self,
         partial: &Path,
         mut previous: Contents,
-        progress: Progress<'_>,
+        progress: BackupProgress<'_>,
     ) -> Result<BackedUp, Error> {
         let file = File::create(partial).map_err(|error| cannot_write(partial, &error))?;
         private::close(partial, folder_of(partial));

@@ -18,7 +18,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{Key, TurnId, clip};
 use everturn_core::json::Raw;
-use everturn_core::redaction::{self, Mode};
+use everturn_core::redaction::{self, RedactionMode};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::Viewer;
 use everturn_core::write::{Action, Write, absent_turn};
@@ -281,8 +281,8 @@ fn address_assets(drafts: &mut [Draft]) -> Result<(), Error> {
 }
 
 /// Masks the secrets in a name.
-pub(crate) fn mask_name(name: &mut String, mode: Mode) {
-    if mode == Mode::Mask
+pub(crate) fn mask_name(name: &mut String, mode: RedactionMode) {
+    if mode == RedactionMode::Mask
         && let Cow::Owned(masked) = redaction::mask(name, &mut Vec::new())
     {
         *name = masked;
@@ -290,7 +290,7 @@ pub(crate) fn mask_name(name: &mut String, mode: Mode) {
 }
 
 /// Redaction mode that the settings in an event ask for.
-fn mode_of_settings(draft: &Draft) -> Option<Mode> {
+fn mode_of_settings(draft: &Draft) -> Option<RedactionMode> {
     let settings: everturn_core::conversation::Settings = if kind::is_settings(&draft.kind) {
         serde_json::from_str(&draft.body.text).ok()?
     } else {
@@ -308,7 +308,7 @@ fn is_redacted_here(kind: &str) -> bool {
 }
 
 /// Redacts the names and the body of an event.
-pub(crate) fn redact(draft: &mut Draft, mode: Mode) -> Result<(), Error> {
+pub(crate) fn redact(draft: &mut Draft, mode: RedactionMode) -> Result<(), Error> {
     if let Some(actor) = &mut draft.actor {
         mask_name(actor, mode);
     }
@@ -375,7 +375,7 @@ impl ConversationHandle {
         self.seen_by(Viewer::everyone())
     }
 
-    pub(crate) fn redaction(&self) -> Result<Mode, Error> {
+    pub(crate) fn redaction(&self) -> Result<RedactionMode, Error> {
         let conversation = self.shared().journal.conversation(self.key())?;
         Ok(redaction_mode(&conversation))
     }

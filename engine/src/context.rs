@@ -13,7 +13,7 @@ pub(crate) use build::names;
 pub use options::{ContextOptions, Digest, RecallRequest};
 pub use projecting::Projection;
 pub(crate) use projecting::check_projection;
-pub use receipts::{Policy, Receipt};
+pub use receipts::{Receipt, ReceiptPolicy};
 pub(crate) use receipts::{erased, is_given};
 pub(crate) use render::StoredMedia;
 pub(crate) use transcripts::Transcripts;

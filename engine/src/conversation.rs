@@ -21,7 +21,7 @@ use crate::context::ConversationContexts;
 use crate::everturn::Shared;
 use crate::facts::ConversationFacts;
 use crate::proof::ConversationLog;
-use crate::streaming::turn::OpenTurn;
+use crate::streaming::turn::OpenTurnHandle;
 use crate::tenant::Tenant;
 use crate::transfer::ConversationSession;
 use crate::writer::Commit;
@@ -88,8 +88,8 @@ impl ConversationHandle {
     }
 
     /// A turn that was opened by [`open`](ConversationHandle::open) and is streamed.
-    pub fn open_turn(&self, turn: TurnId) -> OpenTurn<'_> {
-        OpenTurn::new(self, turn)
+    pub fn open_turn(&self, turn: TurnId) -> OpenTurnHandle<'_> {
+        OpenTurnHandle::new(self, turn)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -4,7 +4,7 @@
 //! the destination already has is not read again: an interrupted copy goes on where it stopped, and a later one brings
 //! what is new.
 
-use crate::backup::Progress;
+use crate::backup::BackupProgress;
 use crate::everturn::{Everturn, Shared};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
@@ -44,7 +44,12 @@ impl Everturn {
     /// new. Conversations that both stores have continued differently are an error, and nothing of them is written. Those
     /// that only the destination has continued stay as they are there, and those that were deleted at the destination stay
     /// deleted, unless `deleted_too`.
-    pub fn copy_to(&self, to: &Everturn, deleted_too: bool, progress: Progress<'_>) -> Result<Copied, Error> {
+    pub fn copy_to(
+        &self,
+        to: &Everturn,
+        deleted_too: bool,
+        progress: BackupProgress<'_>,
+    ) -> Result<Copied, Error> {
         let (from, to) = (&self.inner.shared, &to.inner.shared);
         to.journal.writable()?;
         let members = from.backup.members()?;
@@ -95,7 +100,7 @@ struct Copying<'a> {
     copied: Copied,
     read: u64,
     total: u64,
-    progress: Progress<'a>,
+    progress: BackupProgress<'a>,
 }
 
 impl Copying<'_> {

@@ -7,7 +7,7 @@ use crate::streaming::hub::Update;
 use everturn_core::Error;
 use everturn_core::id::{Key, TenantName};
 use everturn_core::write::EventAddress;
-use everturn_store::{Elsewhere, News};
+use everturn_store::{ChangeFeed, RemoteChanges};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const PUBLISHED_MAX: u64 = 256;
 /// Follows the others until the store closes.
 pub fn run(shared: &Shared) {
     let Some(elsewhere) = &shared.elsewhere else { return };
-    let (mut failed, mut unread, mut recovered) = (false, News::default(), None::<Instant>);
+    let (mut failed, mut unread, mut recovered) = (false, RemoteChanges::default(), None::<Instant>);
     while !shared.pauses.ended() {
         elsewhere.wait(LOOK_EVERY);
         // News come once: those that could not be taken in are kept for the next time.
@@ -29,7 +29,7 @@ pub fn run(shared: &Shared) {
             take_in(shared, &**elsewhere, &unread)
         });
         if looked.is_ok() {
-            unread = News::default();
+            unread = RemoteChanges::default();
         }
         // What processes that died have left is not news.
         let looked = looked.and_then(|()| {
@@ -54,7 +54,7 @@ pub fn run(shared: &Shared) {
 }
 
 /// May be repeated after a failure.
-fn take_in(shared: &Shared, elsewhere: &dyn Elsewhere, news: &News) -> Result<(), Error> {
+fn take_in(shared: &Shared, elsewhere: &dyn ChangeFeed, news: &RemoteChanges) -> Result<(), Error> {
     if news.keys {
         shared.keys.changed_elsewhere();
     }

@@ -37,7 +37,7 @@ use everturn_store::assets::ObjectAssets;
 use everturn_store::memory::Memory;
 use everturn_store::postgres::Postgres;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Assets, Behind, CheckedIndex, CheckedLog, Elsewhere, Recall};
+use everturn_store::{Assets, Behind, ChangeFeed, CheckedIndex, CheckedLog, RecallStore};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ pub struct Options {
     pub auto_compaction: bool,
     /// Models that write checkpoints, by name. A conversation's policy names one, else `default` is used; without one
     /// the checkpoint is extracted. They also read turns for facts.
-    pub summarizers: BTreeMap<String, Arc<dyn model::Summarize>>,
+    pub summarizers: BTreeMap<String, Arc<dyn model::Summarizer>>,
     /// Models that continue conversations, by name. A request without a name uses `default`, or the only one.
     pub models: BTreeMap<String, model::Configured>,
     /// Whether this process indexes commits for recall.
@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     pub recall: RecallIndex,
     pub keys: KeyRing,
     /// Changes by other processes, where several write one store.
-    pub elsewhere: Option<Arc<dyn Elsewhere>>,
+    pub elsewhere: Option<Arc<dyn ChangeFeed>>,
     pub backup: Arc<dyn everturn_store::Backup>,
     pub quotas: Arc<QuotaCounts>,
     pub token_counts: TokenCounts,
@@ -164,11 +164,11 @@ pub(crate) struct Shared {
 type StoreParts = (
     Arc<dyn CheckedLog>,
     Arc<dyn CheckedIndex>,
-    Arc<dyn Recall>,
-    Arc<dyn everturn_store::Keys>,
+    Arc<dyn RecallStore>,
+    Arc<dyn everturn_store::AccessKeys>,
     Arc<dyn everturn_store::Backup>,
     Arc<dyn Assets>,
-    Option<Arc<dyn Elsewhere>>,
+    Option<Arc<dyn ChangeFeed>>,
 );
 
 impl Everturn {
@@ -210,7 +210,7 @@ impl Everturn {
                     true => Postgres::open_read_only(url)?,
                     false => Postgres::open(url)?,
                 });
-                let elsewhere = (!options.read_only).then(|| store.clone() as Arc<dyn Elsewhere>);
+                let elsewhere = (!options.read_only).then(|| store.clone() as Arc<dyn ChangeFeed>);
                 let assets = store.assets();
                 (store.clone(), store.clone(), store.clone(), store.clone(), store, assets, elsewhere)
             }

@@ -13,8 +13,8 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Learned, Write, absent, absent_turn};
 use everturn_store::{
-    AssetIndex, ChangedConversation, CheckedIndex, CheckedLog, Committed, ConversationIndex,
-    ConversationQuery, Divergence, FoldCache, Log, Maintenance, PendingCommit, Problem, Progress, Provenance,
+    AssetIndex, ChangedConversation, CheckedIndex, CheckedLog, CommitProgress, Committed, ConversationIndex,
+    ConversationQuery, Divergence, FoldCache, Log, Maintenance, PendingCommit, Provenance, StoreProblem,
     StoredTurn, TenantUsage, TurnIndex, TurnQuery, Unwritten, WrittenPage,
 };
 use parking_lot::{Condvar, Mutex};
@@ -192,7 +192,7 @@ struct Noting<'a> {
 }
 
 impl PendingCommit for Noting<'_> {
-    fn progress(&mut self, waker: &Waker) -> Progress {
+    fn progress(&mut self, waker: &Waker) -> CommitProgress {
         self.commit.progress(waker)
     }
 
@@ -351,7 +351,7 @@ impl FoldCache for Unexpired {
 }
 
 impl Maintenance for Unexpired {
-    fn check(&self) -> Result<Vec<Problem>, Error> {
+    fn check(&self) -> Result<Vec<StoreProblem>, Error> {
         self.index.check()
     }
 

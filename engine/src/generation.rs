@@ -4,6 +4,8 @@ mod account;
 mod generate;
 mod options;
 
-pub use account::{Generated, Generating, GenerationState, GenerationStatus, Generations, Progress};
+pub use account::{
+    Generated, Generating, GenerationProgress, GenerationState, GenerationStatus, Generations,
+};
 pub use generate::TenantGenerations;
 pub use options::{GenerateOptions, Regenerate};

@@ -96,7 +96,7 @@ impl From<String> for NewTurn {
 }
 
 /// Redaction mode of a conversation.
-pub fn redaction_mode(conversation: &Conversation) -> redaction::Mode {
+pub fn redaction_mode(conversation: &Conversation) -> redaction::RedactionMode {
     conversation.policy.get("redaction").and_then(|raw| raw.read()).unwrap_or_default()
 }
 
@@ -235,7 +235,7 @@ impl Shared {
             redact(event, mode)?;
         }
         let reason = reason.map(|reason| match mode {
-            redaction::Mode::Mask => redaction::mask(&reason, &mut Vec::new()).into_owned(),
+            redaction::RedactionMode::Mask => redaction::mask(&reason, &mut Vec::new()).into_owned(),
             _ => reason,
         });
         let mut body = TurnBody {
@@ -321,7 +321,7 @@ pub fn check_asset(bytes: usize) -> Result<(), Error> {
 }
 
 /// Redacts a JSON value, and returns the secrets found in it.
-pub fn redact(value: &mut Raw, mode: redaction::Mode) -> Result<Vec<redaction::Secret>, Error> {
+pub fn redact(value: &mut Raw, mode: redaction::RedactionMode) -> Result<Vec<redaction::FoundSecret>, Error> {
     let (redacted, found) = redaction::redact(value.get(), mode)?;
     if let Cow::Owned(masked) = redacted {
         *value = Raw::new(masked)?;
@@ -332,8 +332,8 @@ pub fn redact(value: &mut Raw, mode: redaction::Mode) -> Result<Vec<redaction::S
 /// Redacts metadata, names and values, and returns the secrets found in it.
 pub fn redact_metadata(
     metadata: &mut BTreeMap<String, Raw>,
-    mode: redaction::Mode,
-) -> Result<Vec<redaction::Secret>, Error> {
+    mode: redaction::RedactionMode,
+) -> Result<Vec<redaction::FoundSecret>, Error> {
     if metadata.is_empty() {
         return Ok(Vec::new());
     }

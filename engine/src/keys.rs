@@ -79,14 +79,14 @@ impl Grant {
 
 /// Stored keys, and what is cached about them while the store is open.
 pub(crate) struct KeyRing {
-    pub store: Arc<dyn everturn_store::Keys>,
+    pub store: Arc<dyn everturn_store::AccessKeys>,
     /// Incremented when a key is created or revoked.
     changes: watch::Sender<u64>,
     touched: Mutex<HashMap<KeyId, Timestamp>>,
 }
 
 impl KeyRing {
-    pub fn new(store: Arc<dyn everturn_store::Keys>) -> KeyRing {
+    pub fn new(store: Arc<dyn everturn_store::AccessKeys>) -> KeyRing {
         KeyRing { store, changes: watch::Sender::default(), touched: Mutex::default() }
     }
 

@@ -127,7 +127,7 @@ pub use background::Swept;
 pub use caller::Caller;
 pub use compaction::{CompactOptions, Compacted, ConversationCompaction, Summary};
 pub use context::{
-    Context, ContextOptions, ConversationContexts, Digest, Policy, Projection, RecallRequest, Receipt,
+    Context, ContextOptions, ConversationContexts, Digest, Projection, RecallRequest, Receipt, ReceiptPolicy,
 };
 pub use conversation::{
     Append, AppendOptions, Appended, ApprovalOutcome, Change, ConversationHandle, ConversationState,
@@ -140,14 +140,14 @@ pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::approval::{Approval, ApprovalBody};
 pub use everturn_core::asset::Asset;
 pub use everturn_core::budget::Usage;
-pub use everturn_core::chain::{Hash, Head, Report};
+pub use everturn_core::chain::{ChainReport, Hash, Head};
 pub use everturn_core::conversation::{
     BudgetRef, CheckpointRef, Conversation, EventsLeft, Lifecycle, Parent, PromptRef, Retention, Settings,
     SystemPrompt, Tombstone,
 };
 pub use everturn_core::error::code;
 pub use everturn_core::event::{Body, Event, Visibility};
-pub use everturn_core::fact::{Fact, Retraction, Source as FactSource, Status as FactStatus};
+pub use everturn_core::fact::{Fact, FactSource, FactStatus, Retraction};
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};
 pub use everturn_core::json::Raw;
 pub use everturn_core::time::Timestamp;
@@ -158,21 +158,19 @@ pub use everturn_formats::provider::Provider;
 pub use everturn_store::{Behind, TenantUsage};
 pub use everturn_views::compaction::{Checkpoint, Covers};
 pub use everturn_views::context::{
-    Block, Cache, Choice as SectionChoice, LeftOut, Section, Sections, Source as BlockSource,
-    Tokens as ContextTokens,
+    BlockSource, Cache, ContextBlock, ContextTokens, LeftOut, Section, SectionChoice, Sections,
 };
 #[doc(no_inline)]
 pub use everturn_views::projection;
 pub use everturn_views::projection::{
-    Clearing, Options as ProjectionOptions, Policy as ProjectionPolicy, Projector, Reachability, Signatures,
-    Trigger,
+    Clearing, ProjectionPolicy, Projector, Reachability, Signatures, Trigger, ViewOptions,
 };
-pub use everturn_views::recall::{Kind as RecallKind, Mode as RecallMode, Snippet};
-pub use everturn_views::state::{PendingApproval, PendingTool, Pin, Scratchpad, State, ToolBody};
+pub use everturn_views::recall::{RecallKind, RecallMode, Snippet};
+pub use everturn_views::state::{PendingApproval, PendingTool, PinnedValue, Scratchpad, State, ToolBody};
 pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{
-    GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress, Regenerate,
-    TenantGenerations,
+    GenerateOptions, Generated, Generating, GenerationProgress, GenerationState, GenerationStatus,
+    Regenerate, TenantGenerations,
 };
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
@@ -183,7 +181,7 @@ pub use quota::{Quota, Quotas};
 pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use streaming::changes::{ChangeKind, ChangeSubscription, ConversationChange, TenantChanges};
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
-pub use streaming::turn::{NewStream, OpenTurn};
+pub use streaming::turn::{NewStream, OpenTurnHandle};
 pub use tenant::{ListQuery, NewConversation, Page, Tenant};
 pub use token_usage::{ConversationUsage, DayUsage, Price, Spent, TokenUsage};
 pub use transfer::{ConversationSession, Format, ImportOptions, Imported, Logged};

@@ -1,16 +1,16 @@
 //! Models: requests to them, and the clients that send them.
 //!
-//! [`Generate`], [`Summarize`] and [`Embed`] are what the rest of the engine needs of a model; anything may implement
-//! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`Summarizer`] with any [`Generate`], [`BuiltinEmbedder`] on
+//! [`LanguageModel`], [`Summarizer`] and [`Embed`] are what the rest of the engine needs of a model; anything may implement
+//! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`ModelSummarizer`] with any [`LanguageModel`], [`BuiltinEmbedder`] on
 //! this machine, and with the feature `bert` `FolderEmbedder` too.
 //!
 //! ```no_run
 //! use everturn_core::json::Raw;
-//! use everturn::model::{Endpoint, Generate, HttpModel, Kind, Request};
+//! use everturn::model::{Endpoint, HttpModel, LanguageModel, Protocol, ModelRequest};
 //!
-//! let model = HttpModel::new(Endpoint::new(Kind::OpenaiChat, "http://localhost:8080/v1", "smollm2"))?;
+//! let model = HttpModel::new(Endpoint::new(Protocol::OpenaiChat, "http://localhost:8080/v1", "smollm2"))?;
 //! let hello = Raw::new(r#"{"role": "user", "content": "hello"}"#.to_string())?;
-//! let answer = model.generate(Request { messages: vec![hello], ..Request::default() }).wait()?;
+//! let answer = model.generate(ModelRequest { messages: vec![hello], ..ModelRequest::default() }).wait()?;
 //! println!("{}", answer.text);
 //! # Ok::<(), everturn::Error>(())
 //! ```
@@ -37,7 +37,7 @@ pub use choice::Embedder;
 pub use embedder::{Embedding, HttpEmbedder};
 pub use endpoint::{Endpoint, Limits, Secret};
 pub use everturn_formats::provider::Provider;
-pub use everturn_formats::wire::{Call, Delta, Finish, Kind, ModelReply, Request, Tokens};
+pub use everturn_formats::wire::{Delta, Finish, ModelReply, ModelRequest, Protocol, ReplyTokens, ToolCall};
 #[cfg(feature = "bert")]
 pub use folder::FolderEmbedder;
 pub use http::HttpModel;
@@ -55,14 +55,14 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// A model that generates replies.
-pub trait Generate: Send + Sync {
+pub trait LanguageModel: Send + Sync {
     /// Provider whose shape its messages, tools and replies have.
     fn provider(&self) -> Provider;
     /// Name of the model.
     fn model(&self) -> &str;
     /// Sends a request. The work begins at once and ends early if the [`Generation`] is dropped; errors are reported
     /// there.
-    fn generate(&self, request: Request) -> Generation;
+    fn generate(&self, request: ModelRequest) -> Generation;
 }
 
 /// Default context of a model: most tokens of a prompt and its reply.
@@ -72,14 +72,14 @@ pub const CONTEXT_TOKENS_DEFAULT: u64 = 128_000;
 #[derive(Clone)]
 pub struct Configured {
     /// Client of the model.
-    pub client: Arc<dyn Generate>,
+    pub client: Arc<dyn LanguageModel>,
     /// Most tokens of a prompt and its reply together.
     pub context_tokens: u64,
 }
 
 impl Configured {
     /// A model with a context of [`CONTEXT_TOKENS_DEFAULT`].
-    pub fn new(client: Arc<dyn Generate>) -> Configured {
+    pub fn new(client: Arc<dyn LanguageModel>) -> Configured {
         Configured { client, context_tokens: CONTEXT_TOKENS_DEFAULT }
     }
 }
@@ -91,7 +91,7 @@ impl fmt::Debug for Configured {
 }
 
 /// A model that summarizes.
-pub trait Summarize: Send + Sync {
+pub trait Summarizer: Send + Sync {
     /// Name of the summarizer; kept with the summary.
     fn name(&self) -> String;
     /// The reply to these instructions about this text. Nothing is sent before the first poll.
@@ -221,20 +221,20 @@ pub(crate) fn wait_for<T>(future: impl Future<Output = T>, time: Option<Duration
 }
 
 /// Summarizes with any generating model.
-pub struct Summarizer {
-    model: Arc<dyn Generate>,
+pub struct ModelSummarizer {
+    model: Arc<dyn LanguageModel>,
     /// Most tokens of a summary; `None` leaves it to the model.
     pub max_output_tokens: Option<u64>,
 }
 
-impl Summarizer {
+impl ModelSummarizer {
     /// Summarizes with this model.
-    pub fn new(model: Arc<dyn Generate>) -> Summarizer {
-        Summarizer { model, max_output_tokens: None }
+    pub fn new(model: Arc<dyn LanguageModel>) -> ModelSummarizer {
+        ModelSummarizer { model, max_output_tokens: None }
     }
 }
 
-impl Summarize for Summarizer {
+impl Summarizer for ModelSummarizer {
     fn name(&self) -> String {
         self.model.model().to_string()
     }
@@ -252,12 +252,12 @@ impl Summarize for Summarizer {
         // JSON is requested only if the instructions mention it; servers refuse the request otherwise.
         let json = system.to_lowercase().contains("json");
         Box::pin(async move {
-            let request = Request {
+            let request = ModelRequest {
                 system: Some(Raw::new(system)?),
                 messages: vec![Raw::new(user)?],
                 max_output_tokens,
                 json,
-                ..Request::default()
+                ..ModelRequest::default()
             };
             let answer = model.generate(request).answer().await?;
             match answer.finish {

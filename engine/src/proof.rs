@@ -6,12 +6,12 @@ use crate::everturn::{Everturn, Shared};
 use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::chain::{self, Hash, Head, Report, Verifier, envelope_hash};
+use everturn_core::chain::{self, ChainReport, Hash, Head, Verifier, envelope_hash};
 use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_store::{Problem, ProblemKind};
+use everturn_store::{ProblemKind, StoreProblem};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -38,8 +38,8 @@ impl Finding {
     }
 }
 
-impl From<Problem> for Finding {
-    fn from(problem: Problem) -> Finding {
+impl From<StoreProblem> for Finding {
+    fn from(problem: StoreProblem) -> Finding {
         let (tenant, conversation) = problem.key.map(|key| (key.tenant, key.id)).unzip();
         Finding { tenant, conversation, problem: problem.text, advice: advice(problem.kind).into() }
     }
@@ -255,12 +255,16 @@ pub struct ConversationLog<'a>(pub(crate) &'a ConversationHandle);
 impl ConversationLog<'_> {
     /// Verifies a conversation's chain. An error is the first problem. With `head`, a hash noted earlier, also checks
     /// that the log still contains it.
-    pub fn verify(&self, head: Option<Hash>) -> Result<Report, Error> {
+    pub fn verify(&self, head: Option<Hash>) -> Result<ChainReport, Error> {
         self.0.log().verify_with(head, &mut |_| {})
     }
 
     /// The same, with a callback for the number of events checked so far.
-    pub fn verify_with(&self, head: Option<Hash>, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
+    pub fn verify_with(
+        &self,
+        head: Option<Hash>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<ChainReport, Error> {
         let key = self.0.key();
         let stored = self.0.shared().journal.index.conversation(key)?.head;
         let (report, gone, recorded) = walk(self.0.shared(), key, head, progress)?;
@@ -393,7 +397,7 @@ impl Everturn {
 /// Most conversations with missing events that an error names.
 const MISSING_NAMED_MAX: usize = 20;
 
-fn refuse_loss(missing: &[Problem]) -> Result<(), Error> {
+fn refuse_loss(missing: &[StoreProblem]) -> Result<(), Error> {
     let missing: Vec<String> = missing
         .iter()
         .map(|problem| match &problem.key {
@@ -425,7 +429,7 @@ fn walk(
     key: &Key,
     head: Option<Hash>,
     progress: &mut dyn FnMut(u64),
-) -> Result<(Report, Vec<Gone>, Recorded), Error> {
+) -> Result<(ChainReport, Vec<Gone>, Recorded), Error> {
     let mut verifier = Verifier::new(key.id, head);
     let (mut recorded, mut gone) = (Recorded::default(), Vec::new());
     let mut after = 0;
@@ -454,7 +458,7 @@ mod tests {
     fn rebuilding_is_refused_with_every_place_that_is_missing_and_only_then() {
         let key =
             Key { tenant: TenantName::new("acme").expect("a name"), id: ConversationId::from_bytes([7; 16]) };
-        let problem = |kind, text: &str| Problem { key: Some(key.clone()), kind, text: text.into() };
+        let problem = |kind, text: &str| StoreProblem { key: Some(key.clone()), kind, text: text.into() };
         assert!(refuse_loss(&[]).is_ok());
         let cut = problem(ProblemKind::Missing, "seq 5 to 7 are missing");
         let error = refuse_loss(&[cut]).expect_err("something is missing");

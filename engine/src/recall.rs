@@ -13,13 +13,13 @@ pub use search::{Hit, Matched, Rank, RecallOptions, Recalled};
 
 use crate::load::{self, Slots};
 use embedding::Embeddings;
-use everturn_store::Recall;
+use everturn_store::RecallStore;
 use indexer::Indexer;
 use std::sync::Arc;
 
 /// The index that recall searches, and what keeps it up to date.
 pub struct RecallIndex {
-    pub store: Arc<dyn Recall>,
+    pub store: Arc<dyn RecallStore>,
     pub indexer: Arc<Indexer>,
     pub embeddings: Embeddings,
     /// Limits concurrent recalls.
@@ -27,7 +27,7 @@ pub struct RecallIndex {
 }
 
 impl RecallIndex {
-    pub fn new(store: Arc<dyn Recall>, indexer: Arc<Indexer>) -> RecallIndex {
+    pub fn new(store: Arc<dyn RecallStore>, indexer: Arc<Indexer>) -> RecallIndex {
         let slots = Slots::new(load::heavy_max());
         RecallIndex { store, indexer, embeddings: Embeddings::default(), slots }
     }

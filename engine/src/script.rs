@@ -21,7 +21,7 @@ pub use meter::Metered;
 
 use everturn_core::Error;
 use everturn_core::id::clip;
-use everturn_views::projection::{Message, Options, Projector};
+use everturn_views::projection::{Message, Projector, ViewOptions};
 use limits::Limit;
 use parking_lot::{Condvar, Mutex};
 use rhai::{AST, Dynamic, Engine, EvalAltResult, OptimizationLevel, ParseErrorType, Position, Scope};
@@ -38,8 +38,8 @@ const STACK_BYTES: usize = 128 * 1024 * 1024;
 const SAID_CHARS: usize = 300;
 
 /// Reads projection options in which a projector is the text of a script.
-pub fn options(value: &Value) -> Result<Options, Error> {
-    let mut options = Options::parse(value)?;
+pub fn options(value: &Value) -> Result<ViewOptions, Error> {
+    let mut options = ViewOptions::parse(value)?;
     if let Some(script) = options.script.as_ref().and_then(Value::as_str) {
         options.projector = Some(Arc::new(Script::compile(script)?));
     }

@@ -12,7 +12,7 @@ use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::redaction::Mode;
+use everturn_core::redaction::RedactionMode;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::Action;
@@ -150,7 +150,7 @@ impl Tenant {
 
     pub(crate) fn create_with(&self, new: NewConversation) -> Commit<ConversationHandle> {
         let prepared = (|| {
-            let settings = new.settings.normalise()?.redacted(Mode::default())?;
+            let settings = new.settings.normalise()?.redacted(RedactionMode::default())?;
             check_projection(&settings)?;
             let request = match new.idempotency_key {
                 Some(_) => Some(Hash::of(Raw::of(&settings)?.get().as_bytes())),

@@ -29,7 +29,7 @@ use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::message;
-use everturn_core::redaction::{Mode, mask_text};
+use everturn_core::redaction::{RedactionMode, mask_text};
 use everturn_core::turn::{Turn, TurnBody};
 use everturn_core::viewer::is_for_everyone;
 use everturn_core::write::{Action, StateBody, Summarized};
@@ -437,7 +437,7 @@ impl ConversationHandle {
         };
         let summary = self.summary(&fold)?;
         let summary = if is_redacted { summary.as_deref().map(mask_text) } else { summary };
-        let source = transcript::Source {
+        let source = transcript::ExportSource {
             conversation: &conversation,
             system_prompt: system_prompt.as_ref(),
             events: &events,
@@ -527,7 +527,7 @@ impl ConversationHandle {
     fn new_in_transcript(
         &self,
         existing: &Conversation,
-        value: transcript::Imported,
+        value: transcript::ParsedTranscript,
         into: &mut Ingested,
         problems: &mut Vec<String>,
     ) -> Result<(), Error> {
@@ -721,7 +721,7 @@ impl ConversationHandle {
         let body = item.body().transpose()?;
         match item {
             transcript::Item::Turn { visibility, message, event, is_derived, about, .. } => {
-                let transcript::About { turn, actor, audience, at, model, tokens, metadata } = *about;
+                let transcript::TurnDetails { turn, actor, audience, at, model, tokens, metadata } = *about;
                 let new = NewTurn {
                     actor,
                     audience,
@@ -762,7 +762,7 @@ impl ConversationHandle {
         &self,
         (checkpoint, through): (Checkpoint, Option<TurnId>),
         before: u64,
-        mode: Mode,
+        mode: RedactionMode,
     ) -> Result<Draft, Error> {
         let input_hash = Hash::of(checkpoint.handoff_md.as_bytes());
         let tokens_after = Family::default().count(&compaction::render(&checkpoint));
@@ -786,10 +786,14 @@ impl ConversationHandle {
         self.shared().draft(kind::COMPACTION, &body)
     }
 
-    fn transcript_drafts(&self, value: transcript::Imported, into: &mut Ingested) -> Result<(), Error> {
+    fn transcript_drafts(
+        &self,
+        value: transcript::ParsedTranscript,
+        into: &mut Ingested,
+    ) -> Result<(), Error> {
         let shared = self.shared();
         let told = value.settings.metadata.get("transcript_budget").and_then(Raw::read::<ToldBudget>);
-        let settings = value.settings.normalise()?.redacted(Mode::default())?;
+        let settings = value.settings.normalise()?.redacted(RedactionMode::default())?;
         check_projection(&settings).map_err(|error| error.at("$.metadata.policy.projection"))?;
         // Stands for the conversation while its turns are read: it is not there yet, and its policy decides about secrets.
         let created = Conversation::new(
@@ -827,7 +831,7 @@ impl ConversationHandle {
         bind_assets(&mut into.drafts);
         if let Some(last) = told.and_then(|told| told.last_action) {
             // The places that it names are in the log that the value was made from.
-            let last = budget::Action { trimmed: None, left: None, ..last };
+            let last = budget::BudgetAction { trimmed: None, left: None, ..last };
             into.drafts.push(shared.draft(kind::BUDGET, &last)?);
         }
         into.drafts.push(shared.draft(kind::IMPORT_FINISHED, &serde_json::json!({"format": "transcript"}))?);
@@ -842,7 +846,7 @@ impl ConversationHandle {
 /// `metadata.transcript_budget` of a value.
 #[derive(Deserialize)]
 struct ToldBudget {
-    last_action: Option<budget::Action>,
+    last_action: Option<budget::BudgetAction>,
 }
 
 /// Whether messages begin with those of these turns, or end before. An erased turn may have been any.

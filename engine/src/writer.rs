@@ -8,7 +8,7 @@ use everturn_core::error::code;
 use everturn_core::id::Key;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
-use everturn_store::{Committed, PendingCommit, Progress, Unwritten};
+use everturn_store::{CommitProgress, Committed, PendingCommit, Unwritten};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashSet, VecDeque};
 use std::future::{Future, IntoFuture};
@@ -193,11 +193,11 @@ impl Queue {
     }
 
     /// Waits until this many jobs are queued, or until the commit is no longer under way.
-    fn wait_for(&self, enough: usize, commit: &mut dyn PendingCommit, waker: &Waker) -> Progress {
+    fn wait_for(&self, enough: usize, commit: &mut dyn PendingCommit, waker: &Waker) -> CommitProgress {
         loop {
             self.waiting().rung = false;
             match commit.progress(waker) {
-                Progress::UnderWay => {}
+                CommitProgress::UnderWay => {}
                 ended => return ended,
             }
             let mut waiting = self.waiting();
@@ -208,7 +208,7 @@ impl Queue {
             }
             (waiting.asleep, waiting.enough) = (false, 0);
             if waiting.jobs.len() >= enough {
-                return Progress::UnderWay;
+                return CommitProgress::UnderWay;
             }
         }
     }
@@ -377,10 +377,10 @@ fn write_ahead(journal: &Arc<Journal>) {
             // A larger batch costs less for each request: the next one waits until it is as large as this one.
             let enough = if is_full { usize::MAX } else { first.callers.len() };
             match queue.wait_for(enough, &mut *first.commit, &waker) {
-                Progress::UnderWay => {}
-                Progress::Written => done = under_way.pop_front(),
+                CommitProgress::UnderWay => {}
+                CommitProgress::Written => done = under_way.pop_front(),
                 // Nothing is planned, and nothing put aside is taken up, until those behind it are written again as well.
-                Progress::NotWritten => {
+                CommitProgress::NotWritten => {
                     under_way.drain(..).for_each(|batch| batch.finish(journal));
                     continue;
                 }
@@ -394,7 +394,7 @@ fn write_ahead(journal: &Arc<Journal>) {
         }
         match begun {
             Some(mut begun) => {
-                let is_sent = begun.commit.progress(Waker::noop()) != Progress::NotWritten;
+                let is_sent = begun.commit.progress(Waker::noop()) != CommitProgress::NotWritten;
                 under_way.push_back(begun);
                 if !is_sent {
                     return under_way.drain(..).for_each(|batch| batch.finish(journal));

@@ -2,7 +2,7 @@
 //! CLI, Kimi CLI, Kimi Code, Cursor, opencode, and messages in the shapes of providers.
 //!
 //! [`open`] tells the format by the content, [`Reader`] reads a file from its beginning in bounded memory and gives an
-//! [`Entry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
+//! [`AgentEntry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
 //! conversations ([`Thread`]s): subagents, and branches that were left and taken up again.
 //!
 //! Nothing in here depends on how often a file was read, or on where it lies, except that its name may be that of its
@@ -27,7 +27,7 @@ mod reader;
 mod tree;
 
 pub use claude::continues;
-pub use detect::{Format, HEAD_BYTES, detect, unknown};
+pub use detect::{AgentFormat, HEAD_BYTES, detect, unknown};
 pub use expand::{EXPANSION_MAX, Expanded};
 pub use reader::{Opened, Reader, first_time, open};
 
@@ -47,7 +47,7 @@ pub const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// One step of a session.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Entry {
+pub struct AgentEntry {
     /// Index of its thread in the reader's threads.
     pub thread: usize,
     /// The line (or element) where it begins, from 1.
@@ -139,14 +139,14 @@ pub struct Thread {
     /// Id of the conversation, the same for every import of the session.
     pub id: ConversationId,
     /// Program, session and folder that it comes from.
-    pub origin: Origin,
+    pub origin: ImportOrigin,
     /// Start of the branch in another thread, if it is one.
-    pub branch: Option<Branch>,
+    pub branch: Option<BranchPoint>,
 }
 
 /// Origin of a conversation: its metadata under `import`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
-pub struct Origin {
+pub struct ImportOrigin {
     /// The format's name.
     pub format: &'static str,
     /// Session id of the program.
@@ -171,7 +171,7 @@ pub struct Origin {
 
 /// A place in another thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Branch {
+pub struct BranchPoint {
     /// The other thread.
     pub of: usize,
     /// The name of its turn before which it leaves.
@@ -180,7 +180,7 @@ pub struct Branch {
 
 /// A problem in a file, for the report.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problem {
+pub struct FileProblem {
     /// The line or element.
     pub line: u64,
     /// The problem, and what was done about it.

@@ -28,7 +28,7 @@ mod ranges;
 mod read;
 mod write;
 
-pub use contents::{Contents, Member};
+pub use contents::{ArchivedConversation, Contents};
 pub use ranges::Ranges;
 pub use read::{EventLine, Item, Reader};
 pub use write::Writer;

@@ -128,7 +128,7 @@ impl FromStr for Provider {
 #[derive(Clone, Copy)]
 pub struct Input<'a, M = Value> {
     /// System material, in order: system prompt, state, facts, recalled turns, digests.
-    pub system: &'a [Section<'a>],
+    pub system: &'a [SystemSection<'a>],
     /// Messages of the conversation, in any mixture of shapes.
     pub messages: &'a [M],
     /// Source of asset bytes.
@@ -137,7 +137,7 @@ pub struct Input<'a, M = Value> {
 
 /// One piece of system material.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Section<'a> {
+pub struct SystemSection<'a> {
     /// Name given by the caller; not rendered.
     pub name: &'a str,
     /// Text of the section.
@@ -166,14 +166,14 @@ impl Media for NoMedia {
 }
 
 /// A message as callers have it: parsed, or as its exact text.
-pub trait Message {
+pub trait MessageSource {
     /// Its text.
     fn text(&self) -> Cow<'_, str>;
     /// The same, parsed; `None` if it cannot be: a number beyond every range.
     fn value(&self) -> Option<Cow<'_, Value>>;
 }
 
-impl Message for Value {
+impl MessageSource for Value {
     fn text(&self) -> Cow<'_, str> {
         Cow::Owned(self.to_string())
     }
@@ -183,7 +183,7 @@ impl Message for Value {
     }
 }
 
-impl Message for Raw {
+impl MessageSource for Raw {
     fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(self.get())
     }
@@ -193,7 +193,7 @@ impl Message for Raw {
     }
 }
 
-impl<M: Message> Message for &M {
+impl<M: MessageSource> MessageSource for &M {
     fn text(&self) -> Cow<'_, str> {
         (**self).text()
     }
@@ -213,7 +213,7 @@ pub struct Rendered {
     /// The messages, items or contents.
     pub messages: Vec<Raw>,
     /// Parts of the input that were left out, in its order.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<UnrenderedPart>,
     /// For each rendered message the (first) input message that it came from; `None` for one that we added.
     pub sources: Vec<Option<usize>>,
 }
@@ -232,7 +232,7 @@ pub fn nothing_to_reply_to() -> Error {
 
 /// A part of the input that could not be rendered.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LeftOut {
+pub struct UnrenderedPart {
     /// The index of its message in the input.
     pub message: usize,
     /// Description of the part, and the reason.
@@ -253,7 +253,7 @@ pub fn request_fields(provider: Provider) -> (&'static str, Option<&'static str>
 }
 
 /// Renders for a provider. Linear in the size of the input; an error is a bug of ours, never a fault of the input.
-pub fn render<M: Message>(provider: Provider, input: &Input<'_, M>) -> Result<Rendered, Error> {
+pub fn render<M: MessageSource>(provider: Provider, input: &Input<'_, M>) -> Result<Rendered, Error> {
     let mut renderer = Renderer::new(provider, input.system, input.media);
     renderer.stretch(input.messages, true)
 }
@@ -271,7 +271,7 @@ pub enum Form {
 }
 
 /// As [`render`], in an earlier form.
-pub fn render_as<M: Message>(
+pub fn render_as<M: MessageSource>(
     form: Form,
     provider: Provider,
     input: &Input<'_, M>,
@@ -297,7 +297,7 @@ fn write_step(writer: &dyn Writer, step: &RenderStep, items: &[Item<'_>], out: &
 }
 
 /// A message ready to be read; one without text if it cannot be, which `leave` is told.
-pub(crate) fn source<'a, M: Message>(
+pub(crate) fn source<'a, M: MessageSource>(
     message: &'a M,
     media: &dyn Media,
     leave: &mut dyn FnMut(String, bool),

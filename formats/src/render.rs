@@ -24,7 +24,7 @@ use crate::provider::{Media, Provider};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, SystemPrompt};
 use everturn_core::event::{Event, Visibility};
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Tokens, Turn};
 use everturn_core::viewer::without_private;
@@ -49,7 +49,7 @@ pub enum Style {
 
 /// Everything known before the first turn.
 #[derive(Clone, Copy)]
-pub struct About<'a> {
+pub struct Preamble<'a> {
     /// The conversation as it is now.
     pub conversation: &'a Conversation,
     /// Its system prompt.
@@ -109,8 +109,8 @@ fn prompt(turn: &Turn) -> Option<String> {
     let message: serde_json::Value = serde_json::from_str(&public).ok()?;
     let mut texts = speech::Texts::default();
     let parts = message::parts(&message).into_iter();
-    let words =
-        parts.filter_map(|part| if let Part::Text(text) = part { texts.words(text).ok() } else { None });
+    let words = parts
+        .filter_map(|part| if let MessagePart::Text(text) = part { texts.words(text).ok() } else { None });
     let words: Vec<Cow<'_, str>> = words.collect();
     let line = words.iter().flat_map(|words| words.split_whitespace()).collect::<Vec<_>>().join(" ");
     let cut = line.char_indices().nth(PROMPT_CHARS).map(|(end, _)| format!("{}…", line[..end].trim_end()));
@@ -132,7 +132,7 @@ pub trait Document {
 pub fn document<'a>(
     style: Style,
     out: impl Write + 'a,
-    about: About<'a>,
+    about: Preamble<'a>,
 ) -> Result<Box<dyn Document + 'a>, Error> {
     let out = Out(out);
     Ok(match style {

@@ -6,15 +6,15 @@
 //!
 //! Form of an imported value in the log, from which [`export`] restores it:
 //!
-//! - `conversation.created` carries [`Imported::settings`]. Their `transcript` map is never empty: it marks the
+//! - `conversation.created` carries [`ParsedTranscript::settings`]. Their `transcript` map is never empty: it marks the
 //!   conversation as imported and holds everything that our model has no field for (`version` as it was, a foreign `id`,
 //!   unknown fields, and under `metadata` the entries that settings cannot hold). The value's `metadata.retention` and
 //!   `metadata.everturn` (title, owner, time to live, participants) are settings like those of any conversation.
 //! - Each asset is an `asset.added` event whose body is the descriptor as it came, without its bytes.
-//! - [`Imported::checkpoint`], made of the summary, is a `compaction` event before the first turn.
+//! - [`ParsedTranscript::checkpoint`], made of the summary, is a `compaction` event before the first turn.
 //! - [`Item::Turn`] is a turn whose `core::turn::TurnBody` has the message and, where it differs from what the turn
 //!   gives by itself, the `event`. The value's message without an event has [`NO_EVENT`] there, and one with an event
-//!   that has none of the fields of [`About`] has [`BARE_EVENT`].
+//!   that has none of the fields of [`TurnDetails`] has [`BARE_EVENT`].
 //! - [`Item::Event`] is an event of that kind, without a turn, whose body is `{"event": …}`; one that changes the state
 //!   has the fields of that as well ([`Item::body`]).
 //! - `import.finished` comes last, and behind it, for a value that was not active, one `conversation.state` whose reason
@@ -28,8 +28,8 @@
 mod export;
 mod import;
 
-pub use export::{Source, WaitingCall, export};
-pub use import::{AssetItem, Imported, Item, parse};
+pub use export::{ExportSource, WaitingCall, export};
+pub use import::{AssetItem, Item, ParsedTranscript, parse};
 
 use everturn_core::Error;
 use everturn_core::asset::Asset;
@@ -104,7 +104,7 @@ struct Derived {
 
 /// Details of a turn that its event carries beside the message.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct About {
+pub struct TurnDetails {
     /// The turn.
     pub turn: Option<TurnId>,
     /// Its actor.
@@ -121,9 +121,9 @@ pub struct About {
     pub metadata: BTreeMap<String, Raw>,
 }
 
-impl About {
-    fn of(turn: &Turn) -> About {
-        About {
+impl TurnDetails {
+    fn of(turn: &Turn) -> TurnDetails {
+        TurnDetails {
             turn: Some(turn.id),
             actor: turn.actor.clone(),
             audience: turn.audience.clone(),
@@ -169,8 +169,8 @@ impl Derived {
     }
 
     /// The same with what is known of the turn, and the index of its message in the value.
-    fn about(self, about: About, message_index: Option<usize>) -> Derived {
-        let About { turn, actor, audience, at, model, tokens, metadata } = about;
+    fn about(self, about: TurnDetails, message_index: Option<usize>) -> Derived {
+        let TurnDetails { turn, actor, audience, at, model, tokens, metadata } = about;
         let id = turn.map(|turn| EventId(turn.0));
         Derived { id, turn, actor, audience, at, model, tokens, message_index, metadata, ..self }
     }

@@ -1,6 +1,6 @@
 //! Requests to model servers and their answers, as bytes on the wire.
 //!
-//! [`body`] writes a [`Request`] for a server. [`Reader`] takes the bytes that come back: [`sse`] cuts them into events,
+//! [`body`] writes a [`ModelRequest`] for a server. [`Reader`] takes the bytes that come back: [`sse`] cuts them into events,
 //! and an [`Assemble`] puts the [`ModelReply`] together from them. [`failure`] reads error responses.
 //!
 //! It opens no connection, knows no time and retries nothing; `engine` does.
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 /// Protocol of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum Protocol {
     /// OpenAI chat completions, and the many servers compatible with them.
     OpenaiChat,
     /// OpenAI Responses.
@@ -35,29 +35,29 @@ pub enum Kind {
     Anthropic,
 }
 
-impl Kind {
+impl Protocol {
     /// Last part of the URL for answers.
     pub fn path(self) -> &'static str {
         match self {
-            Kind::OpenaiChat => "chat/completions",
-            Kind::OpenaiResponses => "responses",
-            Kind::Anthropic => "messages",
+            Protocol::OpenaiChat => "chat/completions",
+            Protocol::OpenaiResponses => "responses",
+            Protocol::Anthropic => "messages",
         }
     }
 
     /// Assembler for an answer of this kind.
     pub fn assembly(self) -> Box<dyn Assemble> {
         match self {
-            Kind::OpenaiChat => Box::<chat::Chat>::default(),
-            Kind::OpenaiResponses => Box::<responses::Responses>::default(),
-            Kind::Anthropic => Box::<anthropic::Anthropic>::default(),
+            Protocol::OpenaiChat => Box::<chat::Chat>::default(),
+            Protocol::OpenaiResponses => Box::<responses::Responses>::default(),
+            Protocol::Anthropic => Box::<anthropic::Anthropic>::default(),
         }
     }
 }
 
 /// A request to a model. Messages and tools are already in the provider's shape; their bytes are sent unchanged.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct ModelRequest {
     /// Model, if it is not the one that the client was made for.
     pub model: Option<String>,
     /// The system prompt: a string, a list of blocks, or a whole message where the provider has such.
@@ -109,7 +109,7 @@ pub enum Delta {
 
 /// A tool call in a finished answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Call {
+pub struct ToolCall {
     /// Id that pairs the call with its result. Some servers give none.
     pub id: Option<String>,
     /// Name of the tool.
@@ -135,7 +135,7 @@ pub enum Finish {
 
 /// Token counts of an answer, if the server reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tokens {
+pub struct ReplyTokens {
     /// All tokens of the prompt, cached ones included.
     pub prompt: Option<u64>,
     /// Tokens of the answer, reasoning included.
@@ -156,11 +156,11 @@ pub struct ModelReply {
     /// Text of a refusal, where the provider keeps it apart.
     pub refusal: Option<String>,
     /// Tool calls.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ToolCall>,
     /// Reason for its end.
     pub finish: Finish,
     /// Token counts.
-    pub tokens: Tokens,
+    pub tokens: ReplyTokens,
     /// Usage object as the provider sent it.
     pub usage: Option<Raw>,
     /// Name of the model that answered, from the server; empty if it does not say.
@@ -175,7 +175,7 @@ pub struct ModelReply {
 /// value although a stream was requested is read by `whole`.
 pub trait Assemble: Send {
     /// Takes one event. An error object in it is returned as a [`Failure`].
-    fn event(&mut self, event: &sse::Event) -> Result<Vec<Delta>, Failure>;
+    fn event(&mut self, event: &sse::SseEvent) -> Result<Vec<Delta>, Failure>;
     /// Takes a whole answer that was not streamed.
     fn whole(&mut self, body: &str) -> Result<Vec<Delta>, Failure>;
     /// Whether the server sent the reason for the end: a connection that closes now has cut nothing.
@@ -188,7 +188,7 @@ pub trait Assemble: Send {
 
 /// Body of a request to a server of that kind at that host. It requests a stream, and this model unless the request
 /// names another.
-pub fn body(kind: Kind, host: &str, model: &str, request: &Request) -> Result<String, Error> {
+pub fn body(kind: Protocol, host: &str, model: &str, request: &ModelRequest) -> Result<String, Error> {
     if request.temperature.is_some_and(|t| !t.is_finite()) {
         return Err(Error::invalid(
             "model.temperature",
@@ -197,9 +197,9 @@ pub fn body(kind: Kind, host: &str, model: &str, request: &Request) -> Result<St
     }
     let model = request.model.as_deref().unwrap_or(model);
     match kind {
-        Kind::OpenaiChat => chat::body(host, model, request),
-        Kind::OpenaiResponses => responses::body(model, request),
-        Kind::Anthropic => anthropic::body(model, request),
+        Protocol::OpenaiChat => chat::body(host, model, request),
+        Protocol::OpenaiResponses => responses::body(model, request),
+        Protocol::Anthropic => anthropic::body(model, request),
     }
 }
 

@@ -17,7 +17,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use everturn::model::{Delta, Finish, GenerationStep, ModelReply, Provider, Request};
+use everturn::model::{Delta, Finish, GenerationStep, ModelReply, ModelRequest, Provider};
 use everturn_core::json::Raw;
 use everturn_views::tokens::Family;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ async fn create(
 }
 
 /// The messages, the system prompt first, and the request for the model.
-fn request(model: &SelectedModel, mut body: Fields) -> Result<(Vec<Raw>, Request), RequestError> {
+fn request(model: &SelectedModel, mut body: Fields) -> Result<(Vec<Raw>, ModelRequest), RequestError> {
     if body.0.remove("thread").is_some_and(|raw| raw.get() != "null") {
         return Err(RequestError::thread());
     }
@@ -81,14 +81,14 @@ fn request(model: &SelectedModel, mut body: Fields) -> Result<(Vec<Raw>, Request
     if to == Provider::Anthropic {
         target::check_content(&messages).map_err(RequestError::at("messages"))?;
         let extra = request::rest(body, &[]);
-        let request = Request {
+        let request = ModelRequest {
             model: served,
             system,
             messages,
             tools,
             max_output_tokens,
             extra,
-            ..Request::default()
+            ..ModelRequest::default()
         };
         return Ok((all, request));
     }
@@ -97,7 +97,7 @@ fn request(model: &SelectedModel, mut body: Fields) -> Result<(Vec<Raw>, Request
     let extra = extra(Provider::Anthropic, to, &request::rest(body, without))?;
     target::check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(RequestError::at("messages"))?;
     let (system, messages) = target::render(to, None, &all).map_err(RequestError::at("messages"))?;
-    let request = Request {
+    let request = ModelRequest {
         model: served,
         system,
         messages,

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::Listener;
 use axum::{Extension, Json, Router};
-use everturn::model::{Configured, Endpoint, HttpModel, Kind, Secret};
+use everturn::model::{Configured, Endpoint, HttpModel, Protocol, Secret};
 use everturn::{Swept, Tenant};
 use everturn_api::{Requester, Row, Threads, Work};
 use everturn_core::Error;
@@ -53,7 +53,7 @@ pub enum RequestedModel {
     /// A model at a server.
     At {
         /// Protocol of the server.
-        kind: Kind,
+        kind: Protocol,
         /// Address of the server.
         base_url: String,
         /// The model's name at that server.

@@ -46,12 +46,12 @@ pub use vectors::*;
 pub use views::*;
 pub use writing::*;
 
-use crate::{Backup, CheckedIndex, CheckedLog, Index, Keys, Log, Recall};
+use crate::{AccessKeys, Backup, CheckedIndex, CheckedLog, Index, Log, RecallStore};
 
 /// Everything that the promises cover.
-pub trait Backend: CheckedLog + CheckedIndex + Keys + Recall + Backup {}
+pub trait Backend: CheckedLog + CheckedIndex + AccessKeys + RecallStore + Backup {}
 
-impl<T: Log + Index + Keys + Recall + Backup> Backend for T {}
+impl<T: Log + Index + AccessKeys + RecallStore + Backup> Backend for T {}
 
 /// Makes one test of each promise, each with a store of its own. The argument is a function; what it returns
 /// derefs to the store and may keep a folder alive beside it.

@@ -7,15 +7,15 @@ use everturn_core::write::EventAddress;
 use std::time::Duration;
 
 /// Changes made by other processes. Only for storage that several processes write at once.
-pub trait Elsewhere: Leases + Send + Sync {
+pub trait ChangeFeed: Leases + Send + Sync {
     /// Waits until another process may have written something, at most this long. A notification may be lost;
-    /// [`news`](Elsewhere::news) is complete all the same.
+    /// [`news`](ChangeFeed::news) is complete all the same.
     fn wait(&self, patience: Duration);
     /// Ends a wait.
     fn wake(&self);
     /// Changes that became visible since the last call that returned them, those of this process included. After a
     /// restart of the database some may come again.
-    fn news(&self) -> Result<News, Error>;
+    fn news(&self) -> Result<RemoteChanges, Error>;
     /// Turns that other processes have open.
     fn open_turns_elsewhere(&self) -> Result<Vec<(Key, TurnId)>, Error>;
     /// Open turns of processes that have ended, or gave no sign for some seconds.
@@ -35,7 +35,7 @@ pub trait Leases {
     /// Conversations with work that is due at this time.
     fn due_work(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error>;
     /// State of the work on conversations, each with its head, in the same order.
-    fn work_left(&self, heads: &[(Key, u64)]) -> Result<Vec<Work>, Error>;
+    fn work_left(&self, heads: &[(Key, u64)]) -> Result<Vec<WorkState>, Error>;
     /// Conversations that changed after this time, the last first, each with its head: a process that ended may have left work
     /// on them.
     fn changed_since(&self, since: Timestamp, limit: usize) -> Result<Vec<(Key, u64)>, Error>;
@@ -54,7 +54,7 @@ pub struct WorkDone {
 
 /// State of the work on a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum WorkState {
     /// Done through the head that was named.
     Done,
     /// A living process has it.
@@ -65,7 +65,7 @@ pub enum Work {
 
 /// Changes since an earlier moment.
 #[derive(Clone, Debug, Default)]
-pub struct News {
+pub struct RemoteChanges {
     /// Each conversation as it is now, in no particular order. A later change of one comes after an earlier one.
     pub changed: Vec<ChangedConversation>,
     /// Events whose bodies were erased.
@@ -74,9 +74,9 @@ pub struct News {
     pub keys: bool,
 }
 
-impl News {
+impl RemoteChanges {
     /// Adds later news.
-    pub fn add(&mut self, later: News) {
+    pub fn add(&mut self, later: RemoteChanges) {
         self.changed.extend(later.changed);
         self.erased.extend(later.erased);
         self.keys |= later.keys;

@@ -298,7 +298,7 @@ pub trait FoldCache: Send + Sync {
 pub trait Maintenance: Send + Sync {
     /// Looks for damage: errors of the storage itself, events that are known to have been written and are
     /// missing, and derived rows that differ from the log. Changes nothing.
-    fn check(&self) -> Result<Vec<Problem>, Error>;
+    fn check(&self) -> Result<Vec<StoreProblem>, Error>;
     /// Drops everything derived and rebuilds it from the log.
     fn rebuild(&self) -> Result<(), Error>;
     /// Reclaims unused space, which may hold remains of old titles, names and metadata.
@@ -311,7 +311,7 @@ pub trait Maintenance: Send + Sync {
 
 /// A problem with a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problem {
+pub struct StoreProblem {
     /// The conversation that it concerns, if any.
     pub key: Option<Key>,
     /// Kind, which determines the remedy.

@@ -6,7 +6,7 @@ use everturn_core::id::{KeyId, TenantName};
 use everturn_core::time::Timestamp;
 
 /// Access keys. Ground, but beside the log: a key concerns access, not a conversation.
-pub trait Keys: Send + Sync {
+pub trait AccessKeys: Send + Sync {
     /// Stores a new key; durable when it returns. One with the same id is a `Conflict`.
     fn put_key(&self, key: &AccessKey) -> Result<(), Error>;
     /// A key of any tenant, since the key determines the tenant; revoked and expired ones too.

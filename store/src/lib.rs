@@ -12,10 +12,10 @@
 //! | [`FoldCache`] | cached folds of a log |
 //! | [`Maintenance`], [`Divergence`] | check, rebuild, compact; repair |
 //! | [`RecallIndex`], [`WordSearch`], [`VectorSearch`] | recall |
-//! | [`Elsewhere`], [`Leases`] | changes by other processes, and work that one of them does |
-//! | [`Assets`], [`Keys`], [`Backup`] | asset bytes; access to a server; reading everything |
+//! | [`ChangeFeed`], [`Leases`] | changes by other processes, and work that one of them does |
+//! | [`Assets`], [`AccessKeys`], [`Backup`] | asset bytes; access to a server; reading everything |
 //!
-//! [`Index`] and [`Recall`] combine several of them. [`CheckedLog`] and [`CheckedIndex`] verify what they read.
+//! [`Index`] and [`RecallStore`] combine several of them. [`CheckedLog`] and [`CheckedIndex`] verify what they read.
 //!
 //! This crate has no clock and generates no ids, it does not batch (the writer in `engine` does), and it knows
 //! no message format.
@@ -39,17 +39,17 @@ pub mod sqlite;
 pub use assets::Assets;
 pub use backup::{Backup, ErasedPage, Member};
 pub use checked::{CheckedIndex, CheckedLog};
-pub use elsewhere::{ChangedConversation, Elsewhere, Leases, News, Work, WorkDone};
+pub use elsewhere::{ChangeFeed, ChangedConversation, Leases, RemoteChanges, WorkDone, WorkState};
 pub use index::{
     AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, ListOrder,
-    Maintenance, Problem, ProblemKind, Provenance, StoredTurn, StoredTurns, TenantUsage, TurnIndex,
+    Maintenance, ProblemKind, Provenance, StoreProblem, StoredTurn, StoredTurns, TenantUsage, TurnIndex,
     TurnQuery, Written, WrittenPage,
 };
-pub use keys::Keys;
-pub use log::{Committed, Log, PendingCommit, Progress, Unwritten};
+pub use keys::AccessKeys;
+pub use log::{CommitProgress, Committed, Log, PendingCommit, Unwritten};
 pub use search::{
-    Behind, IndexChange, Proposal, Proposed, Recall, RecallIndex, Span, Unembedded, Unindexed, VectorSearch,
-    WordSearch,
+    Behind, IndexChange, Proposal, Proposed, RecallIndex, RecallStore, Span, Unembedded, Unindexed,
+    VectorSearch, WordSearch,
 };
 
 pub(crate) use backup::{EVENT_BYTES, absent_member};

@@ -69,7 +69,7 @@ pub trait Log: Send + Sync {
 
 /// State of a commit that was begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
+pub enum CommitProgress {
     /// Not answered yet.
     UnderWay,
     /// Durable.
@@ -81,7 +81,7 @@ pub enum Progress {
 /// A commit that was begun.
 pub trait PendingCommit {
     /// How far it is. The waker is woken once it is no longer under way.
-    fn progress(&mut self, waker: &Waker) -> Progress;
+    fn progress(&mut self, waker: &Waker) -> CommitProgress;
 
     /// Waits for the end, and returns the result of each request. Of a batch that was not written, requests about
     /// conversations that are `waiting` are left out, and come back: earlier ones about them are to be written first.
@@ -95,8 +95,8 @@ struct Unsent<'a, L: ?Sized> {
 }
 
 impl<L: Log + ?Sized> PendingCommit for Unsent<'_, L> {
-    fn progress(&mut self, _: &Waker) -> Progress {
-        Progress::NotWritten
+    fn progress(&mut self, _: &Waker) -> CommitProgress {
+        CommitProgress::NotWritten
     }
 
     fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {

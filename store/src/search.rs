@@ -14,14 +14,14 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_core::write::EventAddress;
-use everturn_views::recall::{Counts, EntryId, EntryNo, Filter, IndexEntry, TextQuery};
+use everturn_views::recall::{EntryCounts, EntryId, EntryNo, Filter, IndexEntry, TextQuery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// All of recall. Implemented by whatever implements its parts.
-pub trait Recall: RecallIndex + WordSearch + VectorSearch {}
+pub trait RecallStore: RecallIndex + WordSearch + VectorSearch {}
 
-impl<T: RecallIndex + WordSearch + VectorSearch> Recall for T {}
+impl<T: RecallIndex + WordSearch + VectorSearch> RecallStore for T {}
 
 /// Keeping the indexes in step with the log.
 pub trait RecallIndex: Send + Sync {
@@ -135,7 +135,7 @@ pub trait WordSearch: Send + Sync {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Proposed {
     /// Counts of the query's words in the tenant's index.
-    pub counts: Counts,
+    pub counts: EntryCounts,
     /// The best first, as far as the index can tell without their text.
     pub found: Vec<Proposal>,
 }

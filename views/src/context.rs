@@ -12,7 +12,7 @@ use everturn_core::error::code;
 pub use participants::{Names, Seen, seen_by};
 pub use unpaired::{Unshown, drop_unanswered, drop_unpaired};
 
-use crate::projection::{self, Clearing, Message, Options, Policy, Trigger};
+use crate::projection::{self, Clearing, Message, ProjectionPolicy, Trigger, ViewOptions};
 use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -105,7 +105,7 @@ impl fmt::Display for Section {
 /// Setting of one section in a request.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
-pub enum Choice {
+pub enum SectionChoice {
     /// Included or not.
     On(bool),
     /// Included, with this share of the room.
@@ -118,7 +118,7 @@ pub enum Choice {
 /// Settings by section. A section that is not named is included, with its default share.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 #[serde(transparent)]
-pub struct Sections(pub BTreeMap<Section, Choice>);
+pub struct Sections(pub BTreeMap<Section, SectionChoice>);
 
 impl Sections {
     /// Parses `{"facts": false, "recalled": {"share": 0.3}}`.
@@ -135,9 +135,9 @@ impl Sections {
                 })?;
             let share = |value: &Value| value.as_f64().filter(|share| (0.0..=1.0).contains(share));
             let choice = match value {
-                Value::Bool(on) => Some(Choice::On(*on)),
+                Value::Bool(on) => Some(SectionChoice::On(*on)),
                 Value::Object(fields) if fields.len() == 1 => {
-                    fields.get("share").and_then(share).map(|share| Choice::Share { share })
+                    fields.get("share").and_then(share).map(|share| SectionChoice::Share { share })
                 }
                 _ => None,
             };
@@ -150,12 +150,12 @@ impl Sections {
 
     /// Whether a section is included.
     pub fn has(&self, section: Section) -> bool {
-        self.0.get(&section) != Some(&Choice::On(false))
+        self.0.get(&section) != Some(&SectionChoice::On(false))
     }
 
     fn share(&self, section: Section) -> f64 {
         match self.0.get(&section) {
-            Some(Choice::Share { share }) => *share,
+            Some(SectionChoice::Share { share }) => *share,
             _ => section.share(),
         }
     }
@@ -163,7 +163,7 @@ impl Sections {
 
 /// Origin of something in a prompt.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum BlockSource {
     /// Events or facts, by id.
     Ids(Vec<String>),
     /// Provided by the caller.
@@ -172,30 +172,30 @@ pub enum Source {
     Made,
 }
 
-impl Serialize for Source {
+impl Serialize for BlockSource {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Source::Ids(ids) => ids.serialize(serializer),
-            Source::Given => serializer.serialize_str("given"),
-            Source::Made => serializer.serialize_str("made"),
+            BlockSource::Ids(ids) => ids.serialize(serializer),
+            BlockSource::Given => serializer.serialize_str("given"),
+            BlockSource::Made => serializer.serialize_str("made"),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Source {
+impl<'de> Deserialize<'de> for BlockSource {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
-            Value::String(word) if word == "given" => Ok(Source::Given),
-            Value::String(word) if word == "made" => Ok(Source::Made),
+            Value::String(word) if word == "given" => Ok(BlockSource::Given),
+            Value::String(word) if word == "made" => Ok(BlockSource::Made),
             Value::Array(ids) => {
-                Ok(Source::Ids(ids.iter().filter_map(Value::as_str).map(str::to_string).collect()))
+                Ok(BlockSource::Ids(ids.iter().filter_map(Value::as_str).map(str::to_string).collect()))
             }
             _ => Err(serde::de::Error::custom("a source is a list of ids, \"given\" or \"made\"")),
         }
     }
 }
 
-impl JsonSchema for Source {
+impl JsonSchema for BlockSource {
     fn inline_schema() -> bool {
         true
     }
@@ -218,7 +218,7 @@ impl JsonSchema for Source {
 #[derive(Clone, PartialEq, Debug)]
 pub struct ContextText {
     /// Origin of the text.
-    pub source: Source,
+    pub source: BlockSource,
     /// The text as the model reads it.
     pub text: String,
 }
@@ -227,7 +227,7 @@ pub struct ContextText {
 #[derive(Clone, PartialEq, Debug)]
 pub struct ContextMessage {
     /// Origin of the message.
-    pub source: Source,
+    pub source: BlockSource,
     /// `seq` of its turn.
     pub seq: Option<u64>,
     /// Its exact text, as it will be rendered.
@@ -261,7 +261,7 @@ pub struct Material {
 
 /// Budget and selection.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ContextSelection {
     /// Maximum number of tokens.
     pub token_budget: u64,
     /// Number of turns of the tail. All of them are wanted: recalled turns, facts and digests make room for
@@ -289,9 +289,9 @@ pub struct Assembled<'a> {
     /// Number of them that belong to the tail.
     pub tail: usize,
     /// Token counts.
-    pub tokens: Tokens,
+    pub tokens: ContextTokens,
     /// Included blocks.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<ContextBlock>,
     /// Omitted items, with reasons.
     pub left_out: Vec<LeftOut>,
 }
@@ -307,8 +307,7 @@ pub struct Text {
 
 /// Token counts of a context.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ContextTokens")]
-pub struct Tokens {
+pub struct ContextTokens {
     /// Maximum number of tokens.
     pub budget: u64,
     /// Number of tokens used.
@@ -319,11 +318,12 @@ pub struct Tokens {
 
 /// One entry of a receipt.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Block {
+#[schemars(rename = "Block")]
+pub struct ContextBlock {
     /// Section that it is in.
     pub section: Section,
     /// Origin: ids of events or facts, `given` by the caller, or `made` by the assembly itself.
-    pub source: Source,
+    pub source: BlockSource,
     /// Hash of its text.
     pub sha256: Hash,
     /// Its size in tokens.
@@ -337,7 +337,7 @@ pub struct LeftOut {
     pub section: Section,
     /// Origin: ids of events or facts, `given` by the caller, or `made` by the assembly itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<BlockSource>,
     /// Number of turns, for the tail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
@@ -365,7 +365,7 @@ const BODIES_LEFT_OUT: &str = "the bodies of their tool results do not fit";
 pub const FREE_PART: u64 = 10;
 
 /// Decides what is included.
-pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembled<'a>, Error> {
+pub fn assemble<'a>(request: &ContextSelection, material: &'a Material) -> Result<Assembled<'a>, Error> {
     let Material { system, state, facts, recalled, digests, tail, more, input } = material;
     let family = request.family;
     let system = Chosen::all(family, Section::System, system.iter().collect());
@@ -414,7 +414,7 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
 /// Refuses a prompt without any message, where not even the newest turn fits: no provider accepts one.
 pub fn check_newest(
     budget: u64,
-    request: &Request,
+    request: &ContextSelection,
     material: &Material,
     assembled: &Assembled<'_>,
 ) -> Result<(), Error> {
@@ -434,7 +434,7 @@ pub fn check_newest(
 }
 
 /// Tokens of the newest turn, at its shortest; 0 if the prompt needs none, because it has input or there are no turns.
-pub fn newest_tokens(request: &Request, material: &Material) -> Result<u64, Error> {
+pub fn newest_tokens(request: &ContextSelection, material: &Material) -> Result<u64, Error> {
     let tail = Tail::new(&material.tail, request.last_n);
     if !material.input.is_empty() || tail.first == tail.said.len() {
         return Ok(0);
@@ -445,7 +445,7 @@ pub fn newest_tokens(request: &Request, material: &Material) -> Result<u64, Erro
 }
 
 /// Tokens of the smallest group of calls and results in the tail before the newest one; `None` if there is none.
-pub fn least_older(request: &Request, material: &Material) -> Option<u64> {
+pub fn least_older(request: &ContextSelection, material: &Material) -> Option<u64> {
     let tail = Tail::new(&material.tail, request.last_n);
     let begins: Vec<usize> =
         (tail.first..tail.said.len()).filter(|index| *index == tail.first || tail.legal[*index]).collect();
@@ -453,7 +453,7 @@ pub fn least_older(request: &Request, material: &Material) -> Option<u64> {
 }
 
 /// Whether the sections that are always included do not fit; `with_newest` together with the newest turn.
-pub fn lacks_room(request: &Request, material: &Material, with_newest: bool) -> Result<bool, Error> {
+pub fn lacks_room(request: &ContextSelection, material: &Material, with_newest: bool) -> Result<bool, Error> {
     let cost = |section, pieces| Chosen::all(request.family, section, pieces).cost;
     let system = cost(Section::System, material.system.iter().collect());
     let state = cost(Section::State, material.state.iter().collect());
@@ -463,7 +463,7 @@ pub fn lacks_room(request: &Request, material: &Material, with_newest: bool) -> 
 }
 
 /// Tokens that the state may have beside the other sections that are always included, and so many tokens of the tail.
-pub fn room_for_state(request: &Request, material: &Material, tail: u64) -> u64 {
+pub fn room_for_state(request: &ContextSelection, material: &Material, tail: u64) -> u64 {
     let system = Chosen::all(request.family, Section::System, material.system.iter().collect()).cost;
     let input: u64 = material.input.iter().map(|said| said.tokens).sum();
     request.token_budget.saturating_sub(system + request.tools_tokens + input + tail + PROMPT_TOKENS)
@@ -475,7 +475,7 @@ pub fn state_tokens(family: Family, state: &ContextText) -> u64 {
 }
 
 /// Tokens left beside the sections that are always included.
-fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, Error> {
+fn room(request: &ContextSelection, system: u64, state: u64, input: u64) -> Result<u64, Error> {
     let fixed = system + state + input + PROMPT_TOKENS;
     request.token_budget.checked_sub(fixed).ok_or_else(|| {
         Error::too_large(
@@ -588,7 +588,7 @@ impl<'a> Tail<'a> {
 
     /// The turns that fit, by whole groups of calls and results, the newest first. A group that does not fit is included
     /// without the bodies of its tool results, or left out; older ones are tried while a good part of the room is free.
-    fn shown(&self, room: u64, request: &Request) -> Result<TailShown<'a>, Error> {
+    fn shown(&self, room: u64, request: &ContextSelection) -> Result<TailShown<'a>, Error> {
         let (mut groups, mut bare, mut left, mut end) = (Vec::new(), 0, room, self.said.len());
         while end > self.first {
             let start = (self.first..end).rev().find(|index| self.legal[*index]).unwrap_or(self.first);
@@ -633,7 +633,7 @@ fn without_bodies(group: &[ContextMessage], family: Family) -> Result<Vec<Contex
     let messages: Vec<Message> =
         group.iter().map(|said| Message::read(said.raw.clone())).collect::<Result<_, _>>()?;
     let clearing = Clearing { trigger: Trigger::ToolUses(0), keep: 0, ..Clearing::default() };
-    let mut options = Options::policy(Policy::ClearToolUses);
+    let mut options = ViewOptions::policy(ProjectionPolicy::ClearToolUses);
     options.clearing = clearing;
     let view = projection::project(&messages, None, &options)?;
     let shown = view.messages.iter().zip(group).map(|(shown, said)| match shown.is_unchanged() {
@@ -650,7 +650,7 @@ fn without_bodies(group: &[ContextMessage], family: Family) -> Result<Vec<Contex
 
 impl<'a> Assembled<'a> {
     fn new(
-        request: &Request,
+        request: &ContextSelection,
         texts: [Chosen<'a>; 5],
         tail: Vec<Cow<'a, ContextMessage>>,
         input: &'a [ContextMessage],
@@ -664,7 +664,7 @@ impl<'a> Assembled<'a> {
             for piece in chosen.pieces {
                 let (sha256, tokens) = (Hash::of(piece.text.as_bytes()), request.family.count(&piece.text));
                 let source = piece.source.clone();
-                blocks.push(Block { section: chosen.section, source, sha256, tokens });
+                blocks.push(ContextBlock { section: chosen.section, source, sha256, tokens });
             }
             shown.push(Text { section: chosen.section, text: chosen.text });
         }
@@ -679,10 +679,10 @@ impl<'a> Assembled<'a> {
             let section = if index < tail { Section::Tail } else { Section::Input };
             *by_section.entry(section).or_default() += said.tokens;
             let sha256 = Hash::of(said.raw.get().as_bytes());
-            blocks.push(Block { section, source: said.source.clone(), sha256, tokens: said.tokens });
+            blocks.push(ContextBlock { section, source: said.source.clone(), sha256, tokens: said.tokens });
         }
         let used = by_section.values().sum::<u64>() + PROMPT_TOKENS;
-        let tokens = Tokens { budget: request.token_budget, used, by_section };
+        let tokens = ContextTokens { budget: request.token_budget, used, by_section };
         Assembled { texts: shown, messages, tail, tokens, blocks, left_out }
     }
 }
@@ -698,10 +698,11 @@ pub struct Cache {
 
 impl Cache {
     /// Compares block by block.
-    pub fn compare(before: &[Block], now: &[Block]) -> Cache {
+    pub fn compare(before: &[ContextBlock], now: &[ContextBlock]) -> Cache {
         // The input of the last call is now part of the tail, at the same position.
-        let lane =
-            |block: &Block| if block.section == Section::Input { Section::Tail } else { block.section };
+        let lane = |block: &ContextBlock| {
+            if block.section == Section::Input { Section::Tail } else { block.section }
+        };
         let same = before.iter().zip(now).take_while(|(a, b)| a.sha256 == b.sha256 && lane(a) == lane(b));
         let same = same.count();
         Cache {

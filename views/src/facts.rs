@@ -12,5 +12,5 @@ mod learn;
 mod redactor;
 
 pub use fold::add_up;
-pub use learn::{Learned, News, Origin, news, prompt, quotes, read};
+pub use learn::{ExtractedFact, FactUpdate, Origin, news, prompt, quotes, read};
 pub use redactor::{Redactor, read_redaction, redaction_prompt};

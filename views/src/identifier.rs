@@ -8,7 +8,7 @@ use std::cell::LazyCell;
 
 /// Category of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum IdentifierKind {
     /// `core/src/lib.rs`, `/tmp/x`, `C:\logs\a.txt`.
     Path,
     /// `Cargo.toml`: no folder, a known file extension.
@@ -31,7 +31,7 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identifier<'a> {
     /// Category.
-    pub kind: Kind,
+    pub kind: IdentifierKind,
     /// The name without a leading `./`, a trailing `:line` or `:line:column`, or surrounding punctuation.
     pub text: &'a str,
 }
@@ -40,7 +40,7 @@ pub struct Identifier<'a> {
 pub fn scan<'a>(text: &'a str, mut found: impl FnMut(Identifier<'a>)) {
     words(
         text,
-        &mut Every(|kind: Option<Kind>, text| {
+        &mut Every(|kind: Option<IdentifierKind>, text| {
             if let Some(kind) = kind {
                 found(Identifier { kind, text });
             }
@@ -55,7 +55,7 @@ pub(crate) trait Reader<'a> {
     fn wants(&self, word: &'a str) -> bool;
 
     /// Receives a word, with its kind if it is a name. Returns whether to continue.
-    fn found(&mut self, kind: Option<Kind>, word: &'a str) -> bool;
+    fn found(&mut self, kind: Option<IdentifierKind>, word: &'a str) -> bool;
 
     /// Receives a word of prose or a whole number. Neither is a name by itself.
     fn plain(&mut self, _word: &'a str) {}
@@ -64,12 +64,12 @@ pub(crate) trait Reader<'a> {
 /// Receives every word that is not plain.
 pub(crate) struct Every<F>(pub(crate) F);
 
-impl<'a, F: FnMut(Option<Kind>, &'a str) -> bool> Reader<'a> for Every<F> {
+impl<'a, F: FnMut(Option<IdentifierKind>, &'a str) -> bool> Reader<'a> for Every<F> {
     fn wants(&self, _: &'a str) -> bool {
         true
     }
 
-    fn found(&mut self, kind: Option<Kind>, word: &'a str) -> bool {
+    fn found(&mut self, kind: Option<IdentifierKind>, word: &'a str) -> bool {
         (self.0)(kind, word)
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
             if at_byte(at) == b'#' && at_byte(at + 1).is_ascii_digit() {
                 at = run(bytes, at + 1, |byte| byte.is_ascii_digit());
                 if CLASS[at_byte(at) as usize] & !MARK == 0 {
-                    more = reader.found(Some(Kind::Issue), &text[start..at]);
+                    more = reader.found(Some(IdentifierKind::Issue), &text[start..at]);
                 }
             } else {
                 at += text[at..].chars().next().map_or(1, char::len_utf8);
@@ -167,14 +167,14 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
                     !byte.is_ascii_whitespace() && !b"\"'<>`()[]{}|\\^".contains(&byte)
                 });
                 let url = text[start..at].trim_end_matches(['.', ',', ';', ':', '!', '?', '*', '_']);
-                more = reader.found(Some(Kind::Url), url);
+                more = reader.found(Some(IdentifierKind::Url), url);
                 continue;
             }
             if at - start == 1 && matches!(at_byte(at + 1), b'\\' | b'/') {
                 at = run(bytes, at + 1, |byte| byte == b'\\' || CLASS[byte as usize] != 0);
                 let path = text[start..at].trim_end_matches(['.', '\\', '/']);
                 // A drive alone is not a name.
-                more = path.len() <= "C:".len() || reader.found(Some(Kind::Path), path);
+                more = path.len() <= "C:".len() || reader.found(Some(IdentifierKind::Path), path);
                 continue;
             }
         }
@@ -185,7 +185,7 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
             && let Some(end) = quantity(text, start, at)
         {
             at = end;
-            more = reader.found(Some(Kind::Quantity), &text[start..end]);
+            more = reader.found(Some(IdentifierKind::Quantity), &text[start..end]);
             continue;
         }
         if made_of == LOWER || made_of == DIGIT {
@@ -261,8 +261,9 @@ fn name<'a>(word: &'a str, made_of: u8, reader: &mut impl Reader<'a>) -> bool {
         if part.is_empty() || part.len() == word.len() {
             continue;
         }
-        let is_name = reader.wants(part) && is_symbol(part) && *kind == is_scoped.then_some(Kind::Symbol);
-        if is_name && !reader.found(Some(Kind::Symbol), part) {
+        let is_name =
+            reader.wants(part) && is_symbol(part) && *kind == is_scoped.then_some(IdentifierKind::Symbol);
+        if is_name && !reader.found(Some(IdentifierKind::Symbol), part) {
             return false;
         }
     }
@@ -292,10 +293,10 @@ fn is_plain(word: &str) -> bool {
             && bytes[1..].iter().all(|byte| byte.is_ascii_lowercase() || *byte >= 0x80)
 }
 
-fn kind(word: &str) -> Option<Kind> {
+fn kind(word: &str) -> Option<IdentifierKind> {
     let bytes = word.as_bytes();
     if word.contains('/') {
-        return is_path(word).then_some(Kind::Path);
+        return is_path(word).then_some(IdentifierKind::Path);
     }
     if bytes.len() == 36
         && bytes.iter().enumerate().all(|(i, byte)| match i {
@@ -303,18 +304,18 @@ fn kind(word: &str) -> Option<Kind> {
             _ => byte.is_ascii_hexdigit(),
         })
     {
-        return Some(Kind::Uuid);
+        return Some(IdentifierKind::Uuid);
     }
     if is_hex(word) {
-        return Some(Kind::Hex);
+        return Some(IdentifierKind::Hex);
     }
     if word.contains("::") {
-        return Some(Kind::Symbol);
+        return Some(IdentifierKind::Symbol);
     }
     if has_file_ending(word) {
-        return Some(Kind::FileName);
+        return Some(IdentifierKind::FileName);
     }
-    is_symbol(word).then_some(Kind::Symbol)
+    is_symbol(word).then_some(IdentifierKind::Symbol)
 }
 
 fn is_hex(word: &str) -> bool {
@@ -391,7 +392,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn names(text: &str) -> Vec<(Kind, &str)> {
+    fn names(text: &str) -> Vec<(IdentifierKind, &str)> {
         let mut found = Vec::new();
         scan(text, |name| found.push((name.kind, name.text)));
         found
@@ -399,7 +400,7 @@ mod tests {
 
     #[test]
     fn finds_each_kind_and_cleans_it() {
-        use Kind::*;
+        use IdentifierKind::*;
         for (text, expected) in [
             ("see ./core/src/lib.rs:12:5, please.", vec![(Path, "core/src/lib.rs")]),
             ("src/a.rs:10:use std", vec![(Path, "src/a.rs")]),

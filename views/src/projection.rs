@@ -27,11 +27,11 @@ mod view;
 pub use custom::Projector;
 pub use incremental::{Incremental, Previous};
 pub use message::Message;
-pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatures, Trigger};
+pub use options::{Clearing, POLICIES_MAX, ProjectionPolicy, Reachability, Signatures, Trigger, ViewOptions};
 pub(crate) use part::without_parts;
 pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
-pub use view::{Metadata, Shown, View};
+pub use view::{Metadata, ProjectedView, Shown};
 
 use everturn_core::Error;
 use everturn_core::pairing::{self, Pairs};
@@ -42,8 +42,8 @@ use serde_json::Value;
 pub fn project<'a>(
     messages: &'a [Message],
     summary: Option<&str>,
-    options: &Options,
-) -> Result<View<'a>, Error> {
+    options: &ViewOptions,
+) -> Result<ProjectedView<'a>, Error> {
     project_after(messages, summary, options, None)
 }
 
@@ -52,9 +52,9 @@ pub fn project<'a>(
 pub fn project_after<'a>(
     messages: &'a [Message],
     summary: Option<&str>,
-    options: &Options,
+    options: &ViewOptions,
     previous: Option<&Value>,
-) -> Result<View<'a>, Error> {
+) -> Result<ProjectedView<'a>, Error> {
     let mut decided = guard(decide(messages, summary, options)?, messages, options);
     let earlier = previous.map(|metadata| Earlier::recorded(metadata, messages, options)).transpose()?;
     let unchanged = earlier.map(|earlier| earlier.keep(messages, options, &mut decided));
@@ -77,7 +77,7 @@ fn raw(messages: &[Message]) -> Vec<Shown<'_>> {
 }
 
 /// The policies' view, or the raw one if theirs breaks signed reasoning.
-fn guard<'a>(decided: Decided<'a>, messages: &'a [Message], options: &Options) -> Decided<'a> {
+fn guard<'a>(decided: Decided<'a>, messages: &'a [Message], options: &ViewOptions) -> Decided<'a> {
     if options.signatures == Signatures::Ignore {
         return decided;
     }
@@ -99,31 +99,31 @@ fn guard<'a>(decided: Decided<'a>, messages: &'a [Message], options: &Options) -
 fn decide<'a>(
     messages: &'a [Message],
     summary: Option<&str>,
-    options: &Options,
+    options: &ViewOptions,
 ) -> Result<Decided<'a>, Error> {
     let mut decided =
         Decided { shown: raw(messages), reasons: Vec::new(), roots: Vec::new(), blocked: false, claim: None };
-    for policy in if options.policies.is_empty() { &[Policy::Raw][..] } else { &options.policies } {
+    for policy in if options.policies.is_empty() { &[ProjectionPolicy::Raw][..] } else { &options.policies } {
         decided.claim = None;
         let reason = match policy {
-            Policy::Raw => "raw_passthrough".to_string(),
-            Policy::CleanToolRepair | Policy::SquashFailedCalls => {
+            ProjectionPolicy::Raw => "raw_passthrough".to_string(),
+            ProjectionPolicy::CleanToolRepair | ProjectionPolicy::SquashFailedCalls => {
                 let cut = repair::cut(&decided.shown, &pair(&decided.shown), *policy, options);
                 decided.shown = cut.apply(messages, decided.shown)?;
                 policy.name().to_string()
             }
-            Policy::SummaryPrefix => {
+            ProjectionPolicy::SummaryPrefix => {
                 let (cut, reason) = summary::cut(&decided.shown, summary, options)?;
                 decided.shown = cut.apply(messages, decided.shown)?;
                 reason.to_string()
             }
-            Policy::ReachabilityGc => {
+            ProjectionPolicy::ReachabilityGc => {
                 reachability::consult(options, decided.shown.len(), &mut decided.roots);
                 let (cut, reason) = reachability::cut(&decided.shown, options);
                 decided.shown = cut.apply(messages, decided.shown)?;
                 reason.to_string()
             }
-            Policy::ClearToolUses => {
+            ProjectionPolicy::ClearToolUses => {
                 let pairs = pair(&decided.shown);
                 let size = clearing::size(&decided.shown, &pairs, options.clearing.trigger);
                 let at_least = options.clearing.clear_at_least;
@@ -131,7 +131,7 @@ fn decide<'a>(
                 decided.shown = cut.apply(messages, decided.shown)?;
                 reason.to_string()
             }
-            Policy::Custom => custom::run(messages, &mut decided, options)?,
+            ProjectionPolicy::Custom => custom::run(messages, &mut decided, options)?,
         };
         if !decided.reasons.contains(&reason) {
             decided.reasons.push(reason);
@@ -167,10 +167,10 @@ impl<'a> Decided<'a> {
     fn view(
         self,
         messages: &[Message],
-        options: &Options,
+        options: &ViewOptions,
         prefix_hash: String,
         unchanged_leading_tokens: Option<usize>,
-    ) -> View<'a> {
+    ) -> ProjectedView<'a> {
         let reason = match &options.reason {
             Some(reason) if !self.blocked => reason.clone(),
             _ => self.reasons.join("; "),
@@ -195,7 +195,7 @@ impl<'a> Decided<'a> {
             .take_while(|(index, shown)| shown.source == Some(*index) && shown.is_unchanged())
             .count();
         let (reclaimed_chars, reclaimed_tokens) = reclaimed(messages, &shown);
-        View {
+        ProjectedView {
             policy: options.name(),
             reason,
             source_indices: shown.iter().map(Shown::source).collect(),

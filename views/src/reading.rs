@@ -6,7 +6,7 @@
 
 use crate::projection::{Message, without_parts};
 use everturn_core::Error;
-use everturn_core::pairing::{self, Call, PairedResult};
+use everturn_core::pairing::{self, CallRef, PairedResult};
 use everturn_core::turn::Turn;
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ pub fn messages(turns: &[Turn]) -> Result<Vec<(usize, Message)>, Error> {
         let called = result.id.or(result.name).and_then(|key| calls.get(key));
         result.call.is_none() && called.is_some_and(|place| *place < at[result.message].1)
     };
-    let lost_result = |call: &&Call<'_>| {
+    let lost_result = |call: &&CallRef<'_>| {
         let answered = results.get(call.id.unwrap_or(call.name));
         call.result.is_none() && answered.is_some_and(|seq| *seq > at[call.message].0)
     };

@@ -19,7 +19,7 @@ pub use language::Language;
 pub use period::period;
 pub use query::{TextQuery, Wanted};
 pub use rank::{Fit, NEIGHBOURS, excess, lift, own_scores};
-pub use score::{Counts, WordFit, has_phrases, score, word_fit};
+pub use score::{EntryCounts, WordFit, has_phrases, score, word_fit};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
 pub use text::{cut, raw_text_of, recalled_stretches, recalled_text_of, searched_text, text_of, words_of};
@@ -44,8 +44,7 @@ pub const UNRELATED_BELOW: f64 = 0.25;
 /// Kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "RecallKind")]
-pub enum Kind {
+pub enum RecallKind {
     /// A turn.
     Turn,
     /// A fact.
@@ -55,8 +54,7 @@ pub enum Kind {
 /// Search mode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "RecallMode")]
-pub enum Mode {
+pub enum RecallMode {
     /// Lexical and by embedding, both scores combined.
     #[default]
     Hybrid,
@@ -66,8 +64,8 @@ pub enum Mode {
     Vector,
 }
 
-words!(Kind, "recall.kind", Turn "turn", Fact "fact");
-words!(Mode, "recall.mode", Hybrid "hybrid", Lexical "lexical", Vector "vector");
+words!(RecallKind, "recall.kind", Turn "turn", Fact "fact");
+words!(RecallMode, "recall.mode", Hybrid "hybrid", Lexical "lexical", Vector "vector");
 
 /// Id of an indexed turn or fact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -80,10 +78,10 @@ pub enum EntryId {
 
 impl EntryId {
     /// Kind of the entry.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> RecallKind {
         match self {
-            EntryId::Turn(_) => Kind::Turn,
-            EntryId::Fact(_) => Kind::Fact,
+            EntryId::Turn(_) => RecallKind::Turn,
+            EntryId::Fact(_) => RecallKind::Fact,
         }
     }
 
@@ -96,10 +94,10 @@ impl EntryId {
     }
 
     /// From the stored bytes.
-    pub fn from_bytes(kind: Kind, bytes: [u8; 16]) -> EntryId {
+    pub fn from_bytes(kind: RecallKind, bytes: [u8; 16]) -> EntryId {
         match kind {
-            Kind::Turn => EntryId::Turn(TurnId::from_bytes(bytes)),
-            Kind::Fact => EntryId::Fact(FactId::from_bytes(bytes)),
+            RecallKind::Turn => EntryId::Turn(TurnId::from_bytes(bytes)),
+            RecallKind::Fact => EntryId::Fact(FactId::from_bytes(bytes)),
         }
     }
 }
@@ -223,7 +221,7 @@ pub struct Filter {
     /// Only in these roles.
     pub roles: Vec<Role>,
     /// Only these kinds.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<RecallKind>,
     /// Only at this time or later.
     pub after: Option<Timestamp>,
     /// Only before this time.
@@ -256,8 +254,8 @@ mod tests {
 
     #[test]
     fn words_for_kinds_and_modes() {
-        assert_eq!("hybrid".parse::<Mode>().unwrap(), Mode::Hybrid);
-        assert!("fuzzy".parse::<Mode>().unwrap_err().text().contains("hybrid, lexical, vector"));
-        assert_eq!(Kind::Fact.to_string(), "fact");
+        assert_eq!("hybrid".parse::<RecallMode>().unwrap(), RecallMode::Hybrid);
+        assert!("fuzzy".parse::<RecallMode>().unwrap_err().text().contains("hybrid, lexical, vector"));
+        assert_eq!(RecallKind::Fact.to_string(), "fact");
     }
 }

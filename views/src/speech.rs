@@ -2,7 +2,7 @@
 //! tool results there, and the programs add notices, commands and instructions of their own. The role stays what the
 //! provider was sent; whoever shows, searches or summarizes turns asks here.
 
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::turn::{Role, Turn};
 use serde::Deserialize;
 use serde_json::Value;
@@ -370,7 +370,7 @@ fn closing(text: &str, name: &str) -> Option<usize> {
 pub fn spoken(message: &Value) -> Vec<Stretch<'_>> {
     let (mut all, mut is_split, mut texts) = (Vec::new(), false, Texts::default());
     for part in message::parts(message) {
-        if let Part::Text(text) = part {
+        if let MessagePart::Text(text) = part {
             let stretches = texts.stretches(text);
             is_split |= stretches.iter().any(|one| one.notice.is_some() || one.text != text.trim());
             all.extend(stretches);
@@ -415,13 +415,13 @@ pub fn of_said(turn: &Turn, message: Option<&Value>) -> Speech {
 /// The speaker of a message.
 pub fn of_message(role: Role, message: &Value) -> Speech {
     let parts = if role == Role::User { message::parts(message) } else { Vec::new() };
-    let answers = parts.iter().any(|part| matches!(part, Part::Result { .. }));
+    let answers = parts.iter().any(|part| matches!(part, MessagePart::Result { .. }));
     let (mut notice, mut texts) = (None, Texts::default());
     for part in parts {
         match part {
-            Part::Result { .. } => {}
-            Part::Text(text) if text.trim().is_empty() => {}
-            Part::Text(text) => match texts.words(text) {
+            MessagePart::Result { .. } => {}
+            MessagePart::Text(text) if text.trim().is_empty() => {}
+            MessagePart::Text(text) => match texts.words(text) {
                 Ok(_) => return Speech { role, notice: None },
                 Err(kind) => notice = notice.or(Some(kind)),
             },

@@ -4,7 +4,7 @@
 //! erasing a turn's text leaves nothing of it in a fold. [`State`] is what callers get: the same with the
 //! texts, read from the log at that moment.
 
-use crate::compaction::{Checkpoint, Form, render_as};
+use crate::compaction::{Checkpoint, CheckpointForm, render_as};
 use everturn_core::Error;
 use everturn_core::approval::{Approval, ApprovalBody, check_request};
 use everturn_core::conversation::{BudgetRef, CheckpointRef, Settings};
@@ -12,7 +12,7 @@ use everturn_core::event::{Event, kind};
 use everturn_core::fact::ReadBody;
 use everturn_core::id::{TurnId, clip};
 use everturn_core::json::Raw;
-use everturn_core::pairing::{self, Call};
+use everturn_core::pairing::{self, CallRef};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, TurnBody};
 use everturn_core::write::{ErasedBody, SupersededBody};
@@ -84,14 +84,14 @@ pub struct Fold {
     pub projection: Option<u64>,
     /// Current statements about facts, corrections and retractions. Those learned from superseded or aborted
     /// turns are not among them.
-    pub facts: Vec<Statement>,
+    pub facts: Vec<StatementRef>,
     /// Ranges of the log that were read for facts: first and last `seq`, in order, with gaps between.
     pub read: Vec<(u64, u64)>,
 }
 
 /// A statement about a fact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Statement {
+pub struct StatementRef {
     /// `seq` of the statement.
     pub seq: u64,
     /// The turn that it was learned from.
@@ -422,7 +422,7 @@ impl Fold {
                 everturn_core::write::move_view(event, &mut self.checkpoint, &mut self.budget)
             }
             kind if kind::is_fact(kind) => {
-                self.facts.push(Statement { seq: event.seq, turn: event.turn });
+                self.facts.push(StatementRef { seq: event.seq, turn: event.turn });
             }
             kind::FACTS_READ => {
                 if let Some(ReadBody { from_seq, to_seq, .. }) = event.read() {
@@ -463,7 +463,7 @@ impl Fold {
                 self.answered.append(&mut self.tools);
             }
         }
-        for Call { id, name, .. } in pairs.calls.iter().filter(|call| call.result.is_none()) {
+        for CallRef { id, name, .. } in pairs.calls.iter().filter(|call| call.result.is_none()) {
             let id = id.map(str::to_string);
             // It may have been announced as started before the turn that called it was complete.
             self.tools.retain(|tool| id.is_none() || tool.id != id);
@@ -631,7 +631,7 @@ pub struct State {
     /// Tool calls without a result.
     pub pending_tools: Vec<PendingTool>,
     /// Pins, by name: values that must stay exact.
-    pub pins: BTreeMap<String, Pin>,
+    pub pins: BTreeMap<String, PinnedValue>,
     /// Scratchpads, by name: working memory of agents.
     pub scratchpads: BTreeMap<String, Scratchpad>,
     /// Open turns.
@@ -682,7 +682,8 @@ pub struct PendingTool {
 
 /// A pinned value.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Pin {
+#[schemars(rename = "Pin")]
+pub struct PinnedValue {
     /// The value.
     pub value: Raw,
     /// `seq` of the event that set it.
@@ -744,20 +745,20 @@ impl PendingTool {
 impl State {
     /// The state as text: first the checkpoint, then pins and pending items.
     pub fn render(&self) -> String {
-        self.render_as(Form::Bold)
+        self.render_as(CheckpointForm::Bold)
     }
 
     /// The same with the checkpoint in another form.
-    pub fn render_as(&self, form: Form) -> String {
+    pub fn render_as(&self, form: CheckpointForm) -> String {
         self.render_within(usize::MAX, usize::MAX, form)
     }
 
     /// The state as text for a prompt, which is the same with few short approvals. Frozen: receipts are replayed with it.
-    pub fn render_for_prompt(&self, form: Form) -> String {
+    pub fn render_for_prompt(&self, form: CheckpointForm) -> String {
         self.render_within(APPROVALS_SHOWN_MAX, QUESTION_SHOWN_BYTES_MAX, form)
     }
 
-    fn render_within(&self, approvals: usize, text_bytes: usize, form: Form) -> String {
+    fn render_within(&self, approvals: usize, text_bytes: usize, form: CheckpointForm) -> String {
         let mut sections = Vec::new();
         if let Some(checkpoint) = &self.checkpoint {
             sections.push(format!("## Summary of earlier turns\n\n{}", render_as(checkpoint, form)));

@@ -11,7 +11,7 @@
 mod hash;
 mod vocabulary;
 
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use serde_json::Value;
 
 /// Cost of a part beside its text: the marks around a message, its role, a name.
@@ -113,17 +113,17 @@ impl Family {
             return name + arguments + sealed + PART_TOKENS;
         }
         let price = match message::block(block) {
-            Part::Text(text) => self.count(text),
-            Part::Thinking { text, .. } => text.map_or(0, |text| self.count(text)),
-            Part::Call { name, arguments, .. } => {
+            MessagePart::Text(text) => self.count(text),
+            MessagePart::Thinking { text, .. } => text.map_or(0, |text| self.count(text)),
+            MessagePart::Call { name, arguments, .. } => {
                 self.count(name) + arguments.map_or(0, |arguments| self.content(arguments))
             }
-            Part::Result { name, content, .. } => {
+            MessagePart::Result { name, content, .. } => {
                 name.map_or(0, |name| self.count(name)) + content.map_or(0, |content| self.content(content))
             }
-            Part::Media { kind: "image", .. } => IMAGE_TOKENS,
-            Part::Media { .. } => MEDIA_TOKENS,
-            Part::Other(_) => self.count(&block.to_string()),
+            MessagePart::Media { kind: "image", .. } => IMAGE_TOKENS,
+            MessagePart::Media { .. } => MEDIA_TOKENS,
+            MessagePart::Other(_) => self.count(&block.to_string()),
         };
         price + sealed + PART_TOKENS
     }

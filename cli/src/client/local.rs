@@ -10,7 +10,7 @@ use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
 use everturn_server::socket::RequestedModel;
-use everturn_views::recall::Mode;
+use everturn_views::recall::RecallMode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ impl Local {
         // If the index cannot be written, what is in it is searched nevertheless.
         let made = (|| -> Result<(), Error> {
             let behind = self.store.index_now()?;
-            if options.mode != Mode::Lexical && behind.vectors > 0 {
+            if options.mode != RecallMode::Lexical && behind.vectors > 0 {
                 self.tenant.embed_for(&recall.query, &options, EMBED_TIME)?;
             }
             Ok(())

@@ -174,7 +174,8 @@ fn given_up(
     });
     let (turns, messages): (Vec<(TurnId, u64)>, Vec<Value>) = shown.unzip();
     let pairs = pairing::pair(&messages);
-    let unanswered: Vec<&pairing::Call> = pairs.calls.iter().filter(|call| call.result.is_none()).collect();
+    let unanswered: Vec<&pairing::CallRef> =
+        pairs.calls.iter().filter(|call| call.result.is_none()).collect();
     let mut from = unanswered.iter().map(|call| turns[call.message].1).min();
     let mut found = Vec::new();
     while from.is_some() {
@@ -190,7 +191,7 @@ fn given_up(
             let name = tool_name.unwrap_or_default();
             let given_up = GivenUp { turn: None, id: tool_call_id, name, reason };
             // The last one before: a later call may have the same id.
-            let is_it = |call: &&&pairing::Call| {
+            let is_it = |call: &&&pairing::CallRef| {
                 let (turn, place) = turns[call.message];
                 place < event.seq && given_up.is_of(Some(turn), call.id, call.name)
             };

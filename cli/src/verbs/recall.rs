@@ -13,7 +13,7 @@ use everturn_core::conversation::project_name;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Turn;
 use everturn_server::settings::Flag;
-use everturn_views::recall::{Mode, UNRELATED_BELOW, words_of};
+use everturn_views::recall::{RecallMode, UNRELATED_BELOW, words_of};
 use everturn_views::speech::{self, Speech};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     if let Some(note) = &recalled.note {
         eprintln!("note: {note}");
     }
-    if recalled.behind.vectors > 0 && recalled.mode != Mode::Lexical {
+    if recalled.behind.vectors > 0 && recalled.mode != RecallMode::Lexical {
         let left = match recalled.behind.vectors {
             1 => "1 turn or fact is".to_string(),
             more => format!("{more} turns and facts are"),

@@ -15,7 +15,7 @@ use everturn_core::json::Raw;
 use everturn_core::redaction::without_secrets;
 use everturn_core::time::Timestamp;
 use everturn_formats::session::{
-    CALL, Dispatches, Entry, Fields, New, Options, Sender, Session, Sink, ToolResult,
+    CALL, Dispatches, Entry, Fields, New, Sender, Session, SessionOptions, Sink, ToolResult,
 };
 use everturn_server::Proxy;
 use serde_json::json;
@@ -204,7 +204,7 @@ impl RecordWriter {
             let extra = Fields([extra.0, Fields::of(&json!({"server": self.subject}))?.0].concat());
             let new = New { agent_provider: client, extra, ..New::about(subject, uuid()?, at) };
             let root = folder.parent().unwrap_or(Path::new(""));
-            let session = Session::start(root, &new, Options::default());
+            let session = Session::start(root, &new, SessionOptions::default());
             return Ok(Destination::File(Sink::new(Ok(session?), |_| {})));
         }
         let open = |failure| match failure {

@@ -6,7 +6,7 @@ use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn::Everturn;
-use everturn::backup::{LeftOut, Restored, archives_of, left_out};
+use everturn::backup::{Restored, UndoneRemovals, archives_of, left_out};
 use everturn_core::Error;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
 }
 
 /// Restored content that later archives removed; `None` if there is none.
-fn not_applied(left_out: Result<LeftOut, Error>) -> Option<String> {
+fn not_applied(left_out: Result<UndoneRemovals, Error>) -> Option<String> {
     let left_out = match left_out {
         Ok(left_out) => left_out,
         Err(error) => {
@@ -84,7 +84,7 @@ struct Summary<'a> {
     restored: &'a Restored,
     /// With `--through`, unless later archives cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    left_out: Option<LeftOut>,
+    left_out: Option<UndoneRemovals>,
 }
 
 /// The content of archives, for people.

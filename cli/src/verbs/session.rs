@@ -10,7 +10,7 @@ use everturn_core::error::code;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_formats::jsonl::LINE_BYTES_MAX;
-use everturn_formats::session::{self, Entry, Fields, Fsync, New, Options, Report};
+use everturn_formats::session::{self, Entry, Fields, Fsync, New, Report, SessionOptions};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -166,7 +166,7 @@ fn start(args: &Args, verb: &Start) -> Result<(), Failure> {
         ..New::about(subject, session_id, at(verb.at))
     };
     let root = verb.folder.parent().unwrap_or(Path::new(""));
-    let session = session::Session::start(root, &new, Options { fsync: Fsync::Always })?;
+    let session = session::Session::start(root, &new, SessionOptions { fsync: Fsync::Always })?;
     let path = session.path().unwrap_or(&verb.folder);
     if !args.json {
         return output::text(path.display());
@@ -182,7 +182,7 @@ fn start(args: &Args, verb: &Start) -> Result<(), Failure> {
 fn append(args: &Args, verb: &Append) -> Result<(), Failure> {
     let fsync = match verb.fsync {
         When::Always => Fsync::Always,
-        When::Interval => Options::default().fsync,
+        When::Interval => SessionOptions::default().fsync,
         When::Close => Fsync::Close,
     };
     let mut appended = 0;
@@ -191,7 +191,7 @@ fn append(args: &Args, verb: &Append) -> Result<(), Failure> {
             let text = "with - everything comes from standard input; leave out --text, --data and --at";
             return Err(Error::invalid("session.input", text).into());
         }
-        let session = resume(&verb.file, Options { fsync })?;
+        let session = resume(&verb.file, SessionOptions { fsync })?;
         let mut input = std::io::stdin().lock();
         while let Some(entry) = next_entry(&mut input, appended + 1)? {
             session.append(&entry).map_err(|e| place(e, appended + 1))?;
@@ -203,7 +203,7 @@ fn append(args: &Args, verb: &Append) -> Result<(), Failure> {
         if let Some(text) = &verb.text {
             fields.0.insert(0, ("text".into(), Raw::of(text)?));
         }
-        let session = resume(&verb.file, Options { fsync: Fsync::Always })?;
+        let session = resume(&verb.file, SessionOptions { fsync: Fsync::Always })?;
         session.append(&Entry { kind: verb.kind.clone(), at: at(verb.at), fields })?;
         appended = 1;
     }
@@ -250,7 +250,7 @@ fn place(error: Error, line: u64) -> Error {
 
 fn end(args: &Args, verb: &End) -> Result<(), Failure> {
     let extra = data(verb.data.as_deref())?;
-    let session = match resume(&verb.file, Options { fsync: Fsync::Close }) {
+    let session = match resume(&verb.file, SessionOptions { fsync: Fsync::Close }) {
         // Ending it again is harmless.
         Err(Failure::Error(error)) if error.is(code::SESSION_ENDED) => {
             eprintln!("{} was ended already; nothing was written", verb.file.display());
@@ -267,7 +267,7 @@ fn end(args: &Args, verb: &End) -> Result<(), Failure> {
 }
 
 /// Resumes a file, and reports whether it had to be repaired.
-fn resume(file: &Path, options: Options) -> Result<session::Session, Failure> {
+fn resume(file: &Path, options: SessionOptions) -> Result<session::Session, Failure> {
     let session = session::Session::resume(file, options)?;
     if let Some(mended) = session.mended() {
         let bytes = show::count(mended.tail.bytes, "byte");

@@ -12,7 +12,7 @@ use everturn::backup::{all_archives_of, check};
 use everturn_api::conversations::{GetConversation, ListConversations};
 use everturn_api::transfer as api;
 use everturn_core::Error;
-use everturn_core::chain::{Hash, Report};
+use everturn_core::chain::{ChainReport, Hash};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_formats::jsonl;
@@ -53,7 +53,7 @@ struct Verdict {
     conversation: Option<ConversationId>,
     ok: bool,
     #[serde(flatten)]
-    report: Option<Report>,
+    report: Option<ChainReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -185,7 +185,7 @@ fn checked(
     id: ConversationId,
     head: Option<Hash>,
     progress: impl Fn(u64) + Send + Sync + 'static,
-) -> Result<Report, Error> {
+) -> Result<ChainReport, Error> {
     let verify = api::Verify { conversation: id.into(), head: head.map(|head| head.to_string()) };
     store.call_telling(verify, progress)?.into_report()
 }
@@ -232,7 +232,7 @@ fn file(path: &Path, head: Option<Hash>) -> Result<Verdict, Failure> {
 }
 
 impl Verdict {
-    fn new(id: ConversationId, checked: Result<Report, Error>) -> Verdict {
+    fn new(id: ConversationId, checked: Result<ChainReport, Error>) -> Verdict {
         let (report, problems) = match checked {
             Ok(report) => (Some(report), Vec::new()),
             Err(error) => (None, vec![error.to_string()]),

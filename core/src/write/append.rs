@@ -4,7 +4,7 @@ use super::body::Compacted;
 use super::fold::{find_turn, fold};
 use super::lookup::{ForkPoint, Lookup};
 use super::refusal::{self, absent, absent_turn, no_such_seq, not_open, still_open};
-use super::{Append, Changes};
+use super::{Changes, PlannedAppend};
 use crate::Error;
 use crate::budget::Usage;
 use crate::chain::{self, Head};
@@ -50,7 +50,7 @@ pub(super) fn append(
     mut conversation: Conversation,
     drafts: Vec<Draft>,
     lookup: &dyn Lookup,
-) -> Result<Append, Error> {
+) -> Result<PlannedAppend, Error> {
     if drafts.is_empty() {
         return Err(refusal::empty());
     }
@@ -74,7 +74,7 @@ pub(super) fn append(
     if !is_carried_on && !is_fork && events.iter().any(|event| grows(&event.kind)) {
         check_budget(&conversation, &changes, lookup)?;
     }
-    Ok(Append::new(conversation, events, changes))
+    Ok(PlannedAppend::new(conversation, events, changes))
 }
 
 /// The origin of the fork that an event begins.
@@ -87,7 +87,7 @@ pub(super) fn restore(
     existing: Option<&Conversation>,
     events: Vec<Event>,
     lookup: &dyn Lookup,
-) -> Result<Append, Error> {
+) -> Result<PlannedAppend, Error> {
     let Some(first) = events.first() else { return Err(refusal::empty()) };
     let mut conversation = match existing {
         Some(conversation) => conversation.clone(),
@@ -126,7 +126,7 @@ pub(super) fn restore(
         fold(&mut conversation, &event, &mut changes, lookup)?;
         added.push(event);
     }
-    Ok(Append::new(conversation, added, changes))
+    Ok(PlannedAppend::new(conversation, added, changes))
 }
 
 /// Messages and events in the messages view, without bytes. `fallen` is the number of superseded turns, which

@@ -2,7 +2,7 @@
 
 use crate::sample::{conversation_id, draft, event_id, head_of, link, turn_id};
 use everturn_core::Error;
-use everturn_core::chain::{Hash, Head, Report, Verifier, envelope_hash};
+use everturn_core::chain::{ChainReport, Hash, Head, Verifier, envelope_hash};
 use everturn_core::event::{Draft, Event, Visibility};
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
@@ -50,7 +50,7 @@ fn any_chain() -> impl Strategy<Value = Vec<Event>> {
         })
 }
 
-fn verify(id: ConversationId, events: &[Event], wanted: Option<Hash>) -> Result<Report, Error> {
+fn verify(id: ConversationId, events: &[Event], wanted: Option<Hash>) -> Result<ChainReport, Error> {
     let mut verifier = Verifier::new(id, wanted);
     events.iter().try_for_each(|event| verifier.push(event))?;
     Ok(verifier.finish())
@@ -99,7 +99,7 @@ proptest! {
         let id = conversation_id(1);
         let report = verify(id, &events, Some(events[0].hash)).unwrap();
         let erased = events.iter().filter(|event| event.body.is_none()).count() as u64;
-        prop_assert_eq!(report, Report {
+        prop_assert_eq!(report, ChainReport {
             events: events.len() as u64, erased, head: head_of(&events), contains_head: Some(true),
         });
     }

@@ -9,8 +9,8 @@ use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::turn::{Role, Status, Successor, TurnRow};
 use everturn_core::write::{
-    Action, Append, AssetReference, AssetRow, Changes, EventRef, Existing, Fork, ForkParent, ForkPoint,
-    Level, Lookup, Plan, Statement, StatementsOf, SummaryRow, Traces, Turns, fold, plan,
+    Action, AssetReference, AssetRow, Changes, EventRef, Existing, Fork, ForkParent, ForkPoint, Level,
+    Lookup, Plan, PlannedAppend, Statement, StatementsOf, SummaryRow, Traces, Turns, fold, plan,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -127,7 +127,7 @@ impl Log {
         let Plan::Append(append) = plan(&key(), action, existing, &self.known)? else {
             panic!("nothing to append")
         };
-        let Append { conversation, events, changes, .. } = *append;
+        let PlannedAppend { conversation, events, changes, .. } = *append;
         let added = events.len();
         self.conversation = Some(conversation);
         self.known.hashes.extend(events.iter().map(|event| event.hash));

@@ -1,6 +1,6 @@
 //! Comparison of a store with a backup.
 
-use super::{Progress, contents, open};
+use super::{BackupProgress, contents, open};
 use crate::erasing::erasures::{Erasures, Gone};
 use crate::everturn::Shared;
 use everturn_core::Error;
@@ -50,7 +50,11 @@ pub struct Difference {
     pub problem: String,
 }
 
-pub fn compare(shared: &Shared, archives: &[PathBuf], progress: Progress<'_>) -> Result<Comparison, Error> {
+pub fn compare(
+    shared: &Shared,
+    archives: &[PathBuf],
+    progress: BackupProgress<'_>,
+) -> Result<Comparison, Error> {
     let contents = contents(archives)?;
     let members = shared.backup.members()?;
     let mut comparing = Comparing {

@@ -1,6 +1,6 @@
 //! A folder of archives: full ones, each with its increments after it.
 
-use super::{BackedUp, Progress, cannot_read, cannot_write, contents, folder_of, sync_folder};
+use super::{BackedUp, BackupProgress, cannot_read, cannot_write, contents, folder_of, sync_folder};
 use crate::everturn::Everturn;
 use crate::private;
 use everturn_core::Error;
@@ -37,7 +37,7 @@ pub fn add(
     store: &Everturn,
     folder: &Path,
     options: FolderOptions,
-    progress: Progress<'_>,
+    progress: BackupProgress<'_>,
 ) -> Result<BackedUp, Error> {
     if !folder.is_dir() {
         // Only the last component: with its parents, an unmounted disk would be taken for a new folder.

@@ -4,7 +4,7 @@
 //! later erasures and deletions are known. The second pass writes. Text that a later archive erases never reaches the
 //! new store.
 
-use super::{Progress, archives_of, cannot_write, contents, folder_of, open, sync_folder};
+use super::{BackupProgress, archives_of, cannot_write, contents, folder_of, open, sync_folder};
 use crate::everturn::{Location, assets_folder, close_new_store};
 use crate::private;
 use everturn_core::Error;
@@ -13,10 +13,10 @@ use everturn_core::conversation::{Parent, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName};
 use everturn_core::write::{Action, AnsweredRequest, Write};
-use everturn_formats::archive::{Block, Contents, Counts, Item, Member, Reader};
+use everturn_formats::archive::{ArchivedConversation, Block, Contents, Counts, Item, Reader};
 use everturn_store::assets::ObjectAssets;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Assets, ConversationIndex, Keys, Log};
+use everturn_store::{AccessKeys, Assets, ConversationIndex, Log};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -51,7 +51,7 @@ fn report(archives: &[PathBuf], contents: &Contents) -> Result<Restored, Error> 
     Ok(Restored { id: *id, archives: archives.len(), counts: contents.counts })
 }
 
-pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Result<Restored, Error> {
+pub fn restore(url: &str, archives: &[PathBuf], progress: BackupProgress<'_>) -> Result<Restored, Error> {
     let path = match Location::parse(url)? {
         Location::Sqlite(path) => path,
         Location::Memory => {
@@ -95,7 +95,7 @@ pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Resul
 
 /// Removals by later archives that a restore up to an earlier one undoes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct LeftOut {
+pub struct UndoneRemovals {
     /// Bodies that were erased.
     pub erased: u64,
     /// Conversations that were deleted.
@@ -105,9 +105,9 @@ pub struct LeftOut {
 }
 
 /// Counts the removals in the newest backup of a folder that these archives, an earlier state of it, lack.
-pub fn left_out(folder: &Path, archives: &[PathBuf]) -> Result<LeftOut, Error> {
+pub fn left_out(folder: &Path, archives: &[PathBuf]) -> Result<UndoneRemovals, Error> {
     let newest = archives_of(folder, None)?;
-    let mut left_out = LeftOut::default();
+    let mut left_out = UndoneRemovals::default();
     if newest == archives {
         return Ok(left_out);
     }
@@ -216,7 +216,7 @@ fn move_into_place(scratch: &Path, path: &Path) -> Result<(), Error> {
 pub(super) struct Parts<'a> {
     pub log: &'a dyn Log,
     pub index: &'a dyn ConversationIndex,
-    pub keys: &'a dyn Keys,
+    pub keys: &'a dyn AccessKeys,
     pub assets: &'a dyn Assets,
 }
 
@@ -247,7 +247,7 @@ impl<'a> Restoring<'a> {
         }
     }
 
-    pub fn run(mut self, archives: &[PathBuf], progress: Progress<'_>) -> Result<(), Error> {
+    pub fn run(mut self, archives: &[PathBuf], progress: BackupProgress<'_>) -> Result<(), Error> {
         for (place, path) in archives.iter().enumerate() {
             let last = place + 1 == archives.len();
             self.archive(open(path)?, last, progress).map_err(|error| error.at(path.display()))?;
@@ -263,7 +263,7 @@ impl<'a> Restoring<'a> {
         &mut self,
         source: impl std::io::Read,
         last: bool,
-        progress: Progress<'_>,
+        progress: BackupProgress<'_>,
     ) -> Result<(), Error> {
         let mut reader = Reader::new(source)?;
         let mut block = None;
@@ -344,7 +344,7 @@ impl<'a> Restoring<'a> {
 
     /// The parent and fork point. A deleted fork of which only the tombstone is left may have begun after the last
     /// event that is kept of its parent: then it begins at that event.
-    fn parent(&self, member: &Member) -> Result<Option<Parent>, Error> {
+    fn parent(&self, member: &ArchivedConversation) -> Result<Option<Parent>, Error> {
         let Some(parent) = member.parent else { return Ok(None) };
         let above = self.contents.members.get(&parent.no).zip(self.reach.get(&parent.no));
         let (above, reach) = above.ok_or_else(|| {

@@ -8,7 +8,7 @@
 //! damaged envelope, events that a restore leaves out. Bodies that are missing without a recorded erasure stay as
 //! they were archived.
 
-use super::{BackedUp, Progress};
+use super::{BackedUp, BackupProgress};
 use crate::erasing::erasures::{Erasures, Gone};
 use crate::everturn::Shared;
 use everturn_core::Error;
@@ -37,7 +37,7 @@ pub fn take<W: Write>(
     shared: &Shared,
     out: W,
     previous: &Contents,
-    progress: Progress<'_>,
+    progress: BackupProgress<'_>,
 ) -> Result<(W, BackedUp), Error> {
     // Read before the members, so that the event that opened each of these turns is part of the backup.
     let mut open: HashMap<Key, Vec<TurnId>> = HashMap::new();
@@ -156,7 +156,7 @@ struct Taking<'a, W: Write> {
     assets: HashSet<(TenantName, Hash)>,
     problems: Vec<String>,
     total: u64,
-    progress: Progress<'a>,
+    progress: BackupProgress<'a>,
 }
 
 impl<W: Write> Taking<'_, W> {

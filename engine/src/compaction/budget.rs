@@ -11,7 +11,7 @@ use super::ConversationCompaction;
 use super::compact::Purpose;
 use crate::conversation::ConversationHandle;
 use everturn_core::Error;
-use everturn_core::budget::{Action, Policy, Recovery, Usage};
+use everturn_core::budget::{BudgetAction, BudgetPolicy, Recovery, Usage};
 use everturn_core::conversation::{Conversation, EventsLeft, Retention};
 use everturn_core::error::code;
 use everturn_core::event::{Draft, Event, kind};
@@ -131,7 +131,7 @@ impl ConversationHandle {
         if policy.exceeded(&attempted).is_none() {
             return Ok(Vec::new());
         }
-        let mut action = Action {
+        let mut action = BudgetAction {
             action: Recovery::Reject.as_str().into(),
             source: source.into(),
             reason: policy.over(&attempted),
@@ -172,7 +172,7 @@ impl ConversationHandle {
         }
         let Some(Room { after, trimmed, left }) = made else {
             // A single pair of tool call and result spans the whole view, or the append ends what takes the room.
-            let counts = Policy { max_events: None, ..policy };
+            let counts = BudgetPolicy { max_events: None, ..policy };
             if counts.exceeded(&attempted).is_some() || drafts.iter().any(|draft| settles(&draft.kind)) {
                 return Ok(Vec::new());
             }
@@ -201,7 +201,7 @@ impl ConversationHandle {
 
     /// Compacts until there is room or nothing more can be covered. An append never waits for a model, so checkpoints
     /// are extractive.
-    fn compact_for(&self, policy: &Policy, keep_last: u64, incoming: Usage) -> Result<(), Error> {
+    fn compact_for(&self, policy: &BudgetPolicy, keep_last: u64, incoming: Usage) -> Result<(), Error> {
         let keep_last = usize::try_from(keep_last).unwrap_or(usize::MAX);
         for _ in 0..ROUNDS_MAX {
             let options = super::CompactOptions {
@@ -226,8 +226,8 @@ impl ConversationHandle {
     fn reject(
         &self,
         conversation: &Conversation,
-        policy: &Policy,
-        mut action: Action,
+        policy: &BudgetPolicy,
+        mut action: BudgetAction,
         error: Error,
     ) -> Error {
         metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
@@ -240,7 +240,7 @@ impl ConversationHandle {
             }
             // Another process, or this one before a restart, may have recorded it.
             let last = conversation.budget.map(|budget| self.event_at(budget.seq)).transpose()?.flatten();
-            let is_same = |last: &Action| last.action == action.action && names(&last.reason, limit);
+            let is_same = |last: &BudgetAction| last.action == action.action && names(&last.reason, limit);
             // A full view has no room for more of them.
             let is_full = policy.max_events.is_some_and(|max| write::usage(conversation, 0).events > max);
             let is_told = |event: &Event| is_full || is_recent(event.at, now);
@@ -259,7 +259,7 @@ impl ConversationHandle {
     }
 
     /// As `usage`, but counts bytes only where they are limited: otherwise no turn needs to be read.
-    fn counted(&self, conversation: &Conversation, policy: &Policy) -> Result<Usage, Error> {
+    fn counted(&self, conversation: &Conversation, policy: &BudgetPolicy) -> Result<Usage, Error> {
         let handle = self.tenant.conversation(conversation.id);
         let start = conversation.view_start().0;
         if policy.max_bytes.is_some() || events_left(conversation) > start {
@@ -376,7 +376,7 @@ impl ConversationHandle {
     /// The budget with its usage and the last action; in a transcript value, `metadata.transcript_budget`.
     pub(crate) fn transcript_budget(&self, conversation: &Conversation) -> Result<Raw, Error> {
         let last = match conversation.budget {
-            Some(budget) => self.event_at(budget.seq)?.and_then(|event| event.read::<Action>()),
+            Some(budget) => self.event_at(budget.seq)?.and_then(|event| event.read::<BudgetAction>()),
             None => None,
         };
         let policy = conversation.limits();
@@ -389,7 +389,7 @@ impl ConversationHandle {
     }
 }
 
-/// Whether a reason is about this limit: see [`Policy::refuse`].
+/// Whether a reason is about this limit: see [`BudgetPolicy::refuse`].
 fn names(reason: &str, limit: &str) -> bool {
     reason.strip_prefix("policy.budget.").is_some_and(|rest| rest.starts_with(limit))
 }
@@ -448,7 +448,7 @@ impl View<'_> {
     /// Room for drafts if the view begins after `start` and contains these turns; `None` if that is not enough.
     fn room(
         &self,
-        policy: &Policy,
+        policy: &BudgetPolicy,
         start: u64,
         standing: &[&Turn],
         incoming: Usage,
@@ -470,7 +470,7 @@ impl View<'_> {
     /// kept, a quarter of the limit must become free: otherwise nearly every append would have to make room.
     fn without_events(
         &self,
-        policy: &Policy,
+        policy: &BudgetPolicy,
         keep_last: u64,
         incoming: Usage,
         drafts: &[Draft],
@@ -483,7 +483,7 @@ impl View<'_> {
 
     /// Room if the view begins later and retains the turns that are to be kept, or fewer if those do not fit. Pairs of tool
     /// call and result stay together, including those that the drafts complete.
-    fn trim(&self, policy: &Policy, keep_last: u64, incoming: Usage, drafts: &[Draft]) -> Option<Room> {
+    fn trim(&self, policy: &BudgetPolicy, keep_last: u64, incoming: Usage, drafts: &[Draft]) -> Option<Room> {
         let (_, before) = self.conversation.view_start();
         let standing = self.standing();
         let mut values: Vec<Value> = standing.iter().map(|turn| turn.value().unwrap_or_default()).collect();
@@ -544,7 +544,7 @@ fn waiting_before(fold: &Fold, start: u64) -> u64 {
 }
 
 /// Usage as the view shows it, which leaves events out that there is no room for.
-fn shown(policy: &Policy, usage: Usage) -> Usage {
+fn shown(policy: &BudgetPolicy, usage: Usage) -> Usage {
     Usage { events: policy.max_events.map_or(usage.events, |max| usage.events.min(max)), ..usage }
 }
 

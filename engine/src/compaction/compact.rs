@@ -4,7 +4,7 @@ use super::ConversationCompaction;
 use crate::caller::redact;
 use crate::conversation::ConversationHandle;
 use crate::everturn::Shared;
-use crate::model::{self, Summarize};
+use crate::model::{self, Summarizer};
 use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -363,7 +363,7 @@ impl Tenant {
         Written { checkpoint, summarizer: EXTRACTIVE.into(), prompt_hash: None, input_hash }
     }
 
-    fn summarizer(&self, policy: &CompactionPolicy) -> Option<Arc<dyn Summarize>> {
+    fn summarizer(&self, policy: &CompactionPolicy) -> Option<Arc<dyn Summarizer>> {
         let name = policy.summarizer.as_deref();
         let found = self.generations().summarizer(name);
         if found.is_none()

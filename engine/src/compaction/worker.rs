@@ -14,7 +14,7 @@ use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::id::Key;
 use everturn_core::time::Timestamp;
-use everturn_store::{ChangedConversation, Elsewhere, Leases, Work, WorkDone};
+use everturn_store::{ChangeFeed, ChangedConversation, Leases, WorkDone, WorkState};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -155,12 +155,12 @@ impl Compactions {
             return Ok(());
         }
         for ((key, head), work) in due.iter().zip(leases.work_left(&due)?) {
-            if work == Work::Taken {
+            if work == WorkState::Taken {
                 self.look_later(key, *head, LOOK_AGAIN);
                 continue;
             }
             self.later.lock().remove(key);
-            if work == Work::Free || self.has_lost(key) {
+            if work == WorkState::Free || self.has_lost(key) {
                 self.note(key, 1);
             }
         }
@@ -241,7 +241,7 @@ pub fn finish(shared: &Arc<Shared>) {
 
 /// Work on a conversation that this process has; ended when dropped.
 struct Taken<'a> {
-    leases: &'a dyn Elsewhere,
+    leases: &'a dyn ChangeFeed,
     key: &'a Key,
     done: Option<WorkDone>,
 }

@@ -3,7 +3,7 @@
 use super::ConversationContexts;
 use super::options::ContextOptions;
 use super::projecting::{ProjectionBody, prompt_hash};
-use super::receipts::{Policy, Receipt};
+use super::receipts::{Receipt, ReceiptPolicy};
 use super::render::{mark_cache, rendered_cost};
 use crate::conversation::ConversationHandle;
 use crate::conversation::due::too_late;
@@ -16,17 +16,17 @@ use everturn_core::event::Visibility;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
-use everturn_core::pairing::{self, Call};
-use everturn_core::redaction::Mode;
+use everturn_core::pairing::{self, CallRef};
+use everturn_core::redaction::RedactionMode;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::viewer::{Viewer, common_audience, is_for_everyone};
 use everturn_formats::provider::{self, Provider};
 use everturn_store::TurnQuery;
-use everturn_views::compaction::{self, Checkpoint, Form};
+use everturn_views::compaction::{self, Checkpoint, CheckpointForm};
 use everturn_views::context::{
-    self, Assembled, Block, Cache, ContextMessage, ContextText, FREE_PART, GivenUp, LeftOut, Material, Names,
-    Request, Section, Seen, Source, Tokens, Unshown, answer_abandoned, drop_unanswered, drop_unpaired,
-    seen_by,
+    self, Assembled, BlockSource, Cache, ContextBlock, ContextMessage, ContextSelection, ContextText,
+    ContextTokens, FREE_PART, GivenUp, LeftOut, Material, Names, Section, Seen, Unshown, answer_abandoned,
+    drop_unanswered, drop_unpaired, seen_by,
 };
 use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State, Tool};
@@ -77,8 +77,8 @@ pub(crate) fn names(version: u32) -> Names {
 }
 
 /// The form of the checkpoint in a prompt of this version.
-fn form(version: u32) -> Form {
-    if version < 7 { Form::Sections } else { Form::Bold }
+fn form(version: u32) -> CheckpointForm {
+    if version < 7 { CheckpointForm::Sections } else { CheckpointForm::Bold }
 }
 
 /// Context of a model call.
@@ -89,9 +89,9 @@ pub struct Context {
     /// System prompt for the provider's field; absent if it is the first message, or there is none.
     pub system: Option<Raw>,
     /// Token counts.
-    pub tokens: Tokens,
+    pub tokens: ContextTokens,
     /// Included blocks, in order.
-    pub included: Vec<Block>,
+    pub included: Vec<ContextBlock>,
     /// Blocks left out, with the reasons.
     pub left_out: Vec<LeftOut>,
     /// Hash of system prompt and messages: the same log and the same options give the same hash.
@@ -113,7 +113,7 @@ pub struct Context {
 impl Context {
     /// Refuses a context that has nothing to reply to, or ends with a call: no provider takes that.
     pub fn check_asks(&self) -> Result<(), Error> {
-        let said = |block: &Block| matches!(block.section, Section::Tail | Section::Input);
+        let said = |block: &ContextBlock| matches!(block.section, Section::Tail | Section::Input);
         if self.is_empty || !self.included.iter().any(said) {
             return Err(provider::nothing_to_reply_to());
         }
@@ -179,7 +179,7 @@ impl ConversationContexts<'_> {
         actors
             .extend(options.replies_as.iter().filter(|actor| !options.participants.contains(actor)).cloned());
         let (options, mode) = (options.clone(), self.0.redaction()?);
-        let mut options = if mode == Mode::Mask { options.masked()? } else { options };
+        let mut options = if mode == RedactionMode::Mask { options.masked()? } else { options };
         let has_private_input = options.open_private()?;
         if !self.0.tenant.caller().actors().is_empty() {
             options.asked.iter().try_for_each(|turn| self.0.visible_turn(*turn).map(drop))?;
@@ -241,7 +241,7 @@ impl ConversationHandle {
         let Gathered { mut material, projection, mut is_public, left_out } =
             self.gather(fold, options, projection.as_ref(), recorded, read_budgets)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
-        let mut request = Request {
+        let mut request = ContextSelection {
             token_budget: options.token_budget,
             last_n: options.last_n,
             sections: options.sections.clone(),
@@ -292,7 +292,7 @@ impl ConversationHandle {
             }
             // Joined sections cost a little less than each by itself; the reported counts add up.
             let used = used.max(assembled.tokens.used);
-            let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
+            let assembled = Assembled { tokens: ContextTokens { used, ..assembled.tokens }, ..assembled };
             let is_cut = material.more || assembled.tail < material.tail.len();
             let shown_from = assembled.messages.iter().filter_map(|said| said.seq).min();
             let is_told = |seq: &Option<u64>| !is_cut || *seq >= shown_from;
@@ -335,7 +335,7 @@ impl ConversationHandle {
         &self,
         fold: &Fold,
         version: u32,
-        request: &Request,
+        request: &ContextSelection,
         checkpoint: &mut Option<Checkpoint>,
         material: &mut Material,
     ) -> Result<bool, Error> {
@@ -422,7 +422,7 @@ impl ConversationHandle {
             renderer_version: RENDERER_VERSION,
             model: options.model.clone(),
             tokenizer: options.family().as_str().into(),
-            policy: Policy {
+            policy: ReceiptPolicy {
                 token_budget: options.token_budget,
                 last_n: options.last_n,
                 participants: options.participants.clone(),
@@ -463,7 +463,7 @@ impl ConversationHandle {
         &self,
         fold: &Fold,
         options: &ContextOptions,
-        how: Option<&projection::Options>,
+        how: Option<&projection::ViewOptions>,
         receipt: Option<&Receipt>,
         read_budgets: u64,
     ) -> Result<Gathered, Error> {
@@ -501,7 +501,13 @@ impl ConversationHandle {
             let message = Message::read(raw)?;
             let tokens = family.message(message.value());
             let (raw, message) = (message.raw().clone(), message.value().clone());
-            material.input.push(ContextMessage { source: Source::Given, seq: None, raw, message, tokens });
+            material.input.push(ContextMessage {
+                source: BlockSource::Given,
+                seq: None,
+                raw,
+                message,
+                tokens,
+            });
         }
         let mut projection = None;
         if options.sections.has(Section::Tail) || options.input_from.is_some() {
@@ -542,7 +548,7 @@ impl ConversationHandle {
         }
         let mut left_out = Vec::new();
         if version >= 6 {
-            let waits = |call: &Call<'_>| fold.tools.iter().any(|tool| is_it(tool, call));
+            let waits = |call: &CallRef<'_>| fold.tools.iter().any(|tool| is_it(tool, call));
             (material.tail, left_out) = drop_unpaired(material.tail, &material.input, waits, family)?;
         }
         if !options.sections.has(Section::Tail) {
@@ -642,7 +648,7 @@ impl ConversationHandle {
             None => family.message(shown.value()),
         };
         ContextMessage {
-            source: turn.map_or(Source::Made, |(id, _)| source(id)),
+            source: turn.map_or(BlockSource::Made, |(id, _)| source(id)),
             seq: turn.map(|(_, place)| place),
             raw: shown.raw().clone(),
             message: shown.value().clone(),
@@ -686,7 +692,7 @@ impl ConversationHandle {
         let id = event.as_ref().map(|event| event.id.to_string());
         let prompt = event.and_then(|e| e.read::<Settings>()).and_then(|s| s.system_prompt.flatten());
         Ok(prompt.map(|prompt| ContextText {
-            source: Source::Ids(id.into_iter().collect()),
+            source: BlockSource::Ids(id.into_iter().collect()),
             text: prompt.content,
         }))
     }
@@ -741,7 +747,7 @@ impl ConversationHandle {
             ids.extend(self.event_at(seq)?.map(|event| event.id.to_string()));
         }
         ids.dedup();
-        Ok(Some(ContextText { source: Source::Ids(ids), text }))
+        Ok(Some(ContextText { source: BlockSource::Ids(ids), text }))
     }
 
     /// Note on the turns that replace some that the checkpoint still tells of, and their ids.
@@ -755,7 +761,7 @@ impl ConversationHandle {
                 text.push_str("\n\n… and other edits.");
                 break;
             }
-            if let Source::Ids(turn) = piece.source {
+            if let BlockSource::Ids(turn) = piece.source {
                 ids.extend(turn);
             }
             text = format!("{text}\n\n{}", piece.text);
@@ -773,11 +779,11 @@ impl ConversationHandle {
     ) -> Result<(), Error> {
         let Some((note, ids)) = self.edits(fold, &options.participants)? else { return Ok(()) };
         match state {
-            Some(ContextText { source: Source::Ids(known), text }) => {
+            Some(ContextText { source: BlockSource::Ids(known), text }) => {
                 known.extend(ids);
                 *text = format!("{text}\n\n{note}");
             }
-            _ => *state = Some(ContextText { source: Source::Ids(ids), text: note }),
+            _ => *state = Some(ContextText { source: BlockSource::Ids(ids), text: note }),
         }
         Ok(())
     }
@@ -951,7 +957,7 @@ impl ConversationHandle {
         };
         let given_up = fold.abandoned.iter().map(|abandoned| &abandoned.tool);
         let unanswered: Vec<&Tool> = fold.tools.iter().chain(given_up).collect();
-        let waits = |call: &Call<'_>| unanswered.iter().any(|tool| is_it(tool, call));
+        let waits = |call: &CallRef<'_>| unanswered.iter().any(|tool| is_it(tool, call));
         let left = drop_unanswered(&messages, &input, is_told, waits)?;
         Ok(left.into_iter().filter_map(|(index, message)| Some((said[index].take()?, message))).collect())
     }
@@ -971,7 +977,7 @@ fn with_note(checkpoint: Checkpoint, note: &str) -> Checkpoint {
 }
 
 /// Whether this is the call that waits.
-fn is_it(tool: &Tool, call: &Call<'_>) -> bool {
+fn is_it(tool: &Tool, call: &CallRef<'_>) -> bool {
     tool.id.as_deref() == call.id && tool.name == call.name
 }
 
@@ -1003,8 +1009,8 @@ struct Tailed {
 }
 
 /// A turn as a source.
-fn source(turn: TurnId) -> Source {
-    Source::Ids(vec![EventId(turn.0).to_string()])
+fn source(turn: TurnId) -> BlockSource {
+    BlockSource::Ids(vec![EventId(turn.0).to_string()])
 }
 
 /// The projection to make.
@@ -1012,7 +1018,7 @@ enum How<'a> {
     /// As recorded.
     Recorded(&'a Value),
     /// With these options and this summary.
-    Now(Box<projection::Options>, Option<String>),
+    Now(Box<projection::ViewOptions>, Option<String>),
 }
 
 impl Tailed {
@@ -1028,5 +1034,5 @@ impl Tailed {
 }
 
 fn given_piece(text: String) -> ContextText {
-    ContextText { source: Source::Given, text }
+    ContextText { source: BlockSource::Given, text }
 }

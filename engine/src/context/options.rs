@@ -5,7 +5,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::TurnId;
 use everturn_core::json::{self, Raw};
-use everturn_core::redaction::{self, Mode};
+use everturn_core::redaction::{self, RedactionMode};
 use everturn_core::viewer::without_private;
 use everturn_formats::provider::Provider;
 use everturn_views::context::Sections;
@@ -26,7 +26,7 @@ pub struct ContextOptions {
     /// Actors whose turns are the assistant's; the others' are the user's.
     pub participants: Vec<String>,
     /// Projection of the tail.
-    pub projection: Option<projection::Options>,
+    pub projection: Option<projection::ViewOptions>,
     /// Sections, and the share of the room that each may fill.
     pub sections: Sections,
     /// Instructions for this call, after the system prompt.
@@ -124,7 +124,7 @@ impl ContextOptions {
             *digest = Digest { title: mask(&digest.title), text: mask(&digest.text) };
         }
         for raw in self.input.iter_mut().chain(&mut self.attachments).chain(&mut self.tools) {
-            ingest::redact(raw, Mode::Mask)?;
+            ingest::redact(raw, RedactionMode::Mask)?;
         }
         Ok(self)
     }

@@ -13,7 +13,7 @@ use everturn_core::turn::Role;
 use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
-use everturn_views::projection::{self, Message, Options, Shown};
+use everturn_views::projection::{self, Message, Shown, ViewOptions};
 use everturn_views::state::Fold;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,7 +61,7 @@ pub(super) struct ProjectionBody {
 
 impl ConversationContexts<'_> {
     /// Projects the messages view. Nothing is written.
-    pub fn project(&self, options: &Options) -> Result<Projection, Error> {
+    pub fn project(&self, options: &ViewOptions) -> Result<Projection, Error> {
         let key = self.0.key();
         let head = self.0.shared().journal.index.conversation(key)?.head.seq;
         let fold = self.0.shared().fold(key, head)?;
@@ -93,7 +93,7 @@ impl ConversationContexts<'_> {
 
     /// Projects for a request: compacts first if that is due, the decision is recorded, and whoever follows the
     /// conversation is told.
-    pub fn project_turn(&self, options: &Options) -> Result<(Projection, Event), Error> {
+    pub fn project_turn(&self, options: &ViewOptions) -> Result<(Projection, Event), Error> {
         self.0.compact_before_call()?;
         let projection = self.project(options)?;
         let draft = self.0.projection_draft(&projection.body);
@@ -103,7 +103,7 @@ impl ConversationContexts<'_> {
     }
 
     /// The projection of this conversation's policy, if it has one.
-    pub fn default_projection(&self) -> Result<Option<Options>, Error> {
+    pub fn default_projection(&self) -> Result<Option<ViewOptions>, Error> {
         let conversation = self.0.shared().journal.conversation(self.0.key())?;
         let value = conversation.policy.get(PROJECTION).and_then(Raw::read::<Value>);
         value.as_ref().map(crate::script::options).transpose()

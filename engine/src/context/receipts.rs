@@ -12,7 +12,7 @@ use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::viewer::Viewer;
 use everturn_core::write::Action;
-use everturn_views::context::{self, Block, Section, Sections, Source};
+use everturn_views::context::{self, BlockSource, ContextBlock, Section, Sections};
 use everturn_views::state::Fold;
 use everturn_views::tokens::{Family, PART_TOKENS};
 use schemars::JsonSchema;
@@ -34,11 +34,11 @@ pub struct Receipt {
     /// Tokenizer.
     pub tokenizer: String,
     /// Options of the context, without its material.
-    pub policy: Policy,
+    pub policy: ReceiptPolicy,
     /// Last event taken into account.
     pub through_seq: u64,
     /// Included blocks, in order.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<ContextBlock>,
     /// Hashes of the tool schemas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Hash>,
@@ -56,8 +56,7 @@ pub struct Receipt {
 
 /// Options of a context, without its material.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ReceiptPolicy")]
-pub struct Policy {
+pub struct ReceiptPolicy {
     /// Most tokens.
     pub token_budget: u64,
     /// Most turns of the tail.
@@ -182,7 +181,8 @@ impl ConversationContexts<'_> {
         }
         self.0.check_sources(receipt)?;
         let given = |section: Section| -> Result<Vec<String>, Error> {
-            let blocks = receipt.blocks.iter().filter(|b| b.section == section && b.source == Source::Given);
+            let blocks =
+                receipt.blocks.iter().filter(|b| b.section == section && b.source == BlockSource::Given);
             blocks.map(|block| self.0.given_text(block.sha256)).collect()
         };
         let tools = receipt.tools.iter().map(|sha256| Raw::new(self.0.given_text(*sha256)?));
@@ -231,7 +231,7 @@ impl ConversationHandle {
     /// Refuses a receipt with an erased source, and names it.
     fn check_sources(&self, receipt: &Receipt) -> Result<(), Error> {
         for block in &receipt.blocks {
-            let Source::Ids(ids) = &block.source else { continue };
+            let BlockSource::Ids(ids) = &block.source else { continue };
             for id in ids
                 .iter()
                 .filter(|_| matches!(block.section, Section::Recalled | Section::Tail | Section::Input))
@@ -267,7 +267,8 @@ impl ConversationHandle {
         let prompt = self.state().system_prompt(None)?;
         let prompt = prompt.map_or(0, |prompt| family.count(&prompt.content) + PART_TOKENS);
         let Some(receipt) = receipt else { return Ok(prompt) };
-        let is_given = |block: &&Block| block.section == Section::System && block.source == Source::Given;
+        let is_given =
+            |block: &&ContextBlock| block.section == Section::System && block.source == BlockSource::Given;
         let instructions: u64 = receipt.blocks.iter().filter(is_given).map(|block| block.tokens).sum();
         let instructions = receipt.family().in_default(instructions);
         // A text that was erased costs nothing.

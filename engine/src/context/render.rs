@@ -21,10 +21,10 @@ impl ConversationHandle {
         asked: &[String],
         version: u32,
     ) -> Result<provider::Rendered, Error> {
-        let system: Vec<provider::Section<'_>> = assembled
+        let system: Vec<provider::SystemSection<'_>> = assembled
             .texts
             .iter()
-            .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
+            .map(|text| provider::SystemSection { name: text.section.as_str(), text: &text.text })
             .collect();
         let messages: Vec<RenderInput<'_>> =
             assembled.messages.iter().map(|said| RenderInput(said)).collect();
@@ -46,7 +46,7 @@ impl ConversationHandle {
 /// A message for the renderers: its exact text, and its content even if a number in it does not fit a double.
 struct RenderInput<'a>(&'a ContextMessage);
 
-impl provider::Message for RenderInput<'_> {
+impl provider::MessageSource for RenderInput<'_> {
     fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(self.0.raw.get())
     }

@@ -13,7 +13,9 @@ use everturn_core::turn::Turn;
 use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_store::TurnQuery;
 use everturn_views::context::{Names, Seen, seen_by};
-use everturn_views::projection::{Incremental, Message, Options, Previous, View, project_after, replay};
+use everturn_views::projection::{
+    Incremental, Message, Previous, ProjectedView, ViewOptions, project_after, replay,
+};
 use everturn_views::reading;
 use everturn_views::state::Fold;
 use parking_lot::Mutex;
@@ -48,14 +50,14 @@ pub(crate) struct Transcript<'a> {
 }
 
 /// A view, and the turn of each message of the transcript with its place.
-type Projected<'a> = (View<'a>, &'a [(TurnId, u64)]);
+type Projected<'a> = (ProjectedView<'a>, &'a [(TurnId, u64)]);
 
 impl Transcript<'_> {
     /// Makes the view that follows a recorded one. Also returns the turn of each message, and its place.
     pub fn project(
         &mut self,
         summary: Option<&str>,
-        options: &Options,
+        options: &ViewOptions,
         recorded: Option<&Value>,
     ) -> Result<Projected<'_>, Error> {
         let Transcript { messages, turns, shown, .. } = self;
@@ -77,7 +79,7 @@ impl Transcript<'_> {
         &self,
         place: u64,
         summary: Option<&str>,
-        options: &Options,
+        options: &ViewOptions,
     ) -> Result<Projected<'_>, Error> {
         Ok((project_after(self.before(place), summary, options, None)?, &self.turns))
     }

@@ -14,7 +14,7 @@ use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::viewer::{audience_of, is_for_everyone};
 use everturn_core::write::Action;
-use everturn_store::{ConversationQuery, Elsewhere, WorkDone};
+use everturn_store::{ChangeFeed, ConversationQuery, WorkDone};
 use everturn_views::state::{AbandonedBody, Fold, Tool};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -89,7 +89,7 @@ fn settle(conversation: &ConversationHandle) -> Result<Settled, Error> {
 }
 
 /// As [`settle_all`], where any process may have asked or called: whoever checks a conversation notes its next deadline.
-fn settle_shared(shared: &Arc<Shared>, leases: &dyn Elsewhere) -> Result<Settled, Error> {
+fn settle_shared(shared: &Arc<Shared>, leases: &dyn ChangeFeed) -> Result<Settled, Error> {
     let mut all = Settled::default();
     look_back(shared, leases, &mut all)?;
     for key in leases.due_work(shared.now(), PAGE_ENTRIES_MAX)? {
@@ -107,7 +107,7 @@ fn settle_shared(shared: &Arc<Shared>, leases: &dyn Elsewhere) -> Result<Settled
 
 /// Settles what is due in conversations that changed lately, once: processes that ended before they checked them noted no
 /// deadline.
-fn look_back(shared: &Arc<Shared>, leases: &dyn Elsewhere, all: &mut Settled) -> Result<(), Error> {
+fn look_back(shared: &Arc<Shared>, leases: &dyn ChangeFeed, all: &mut Settled) -> Result<(), Error> {
     if shared.deadlines.searched.load(Ordering::SeqCst) {
         return Ok(());
     }

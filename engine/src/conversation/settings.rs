@@ -15,7 +15,7 @@ use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::redaction::{Mode, mask};
+use everturn_core::redaction::{RedactionMode, mask};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnBody};
 use everturn_core::write::{Action, StateBody, SupersededBody, stale_seq};
@@ -357,8 +357,11 @@ impl ConversationHandle {
 
     /// Deletes the conversation. A tombstone stays: id, head hash, time and reason. Forks keep what they inherited.
     pub fn delete(&self, reason: &str) -> Commit<Tombstone> {
-        let masks =
-            self.shared().journal.conversation(self.key()).is_ok_and(|c| redaction_mode(&c) == Mode::Mask);
+        let masks = self
+            .shared()
+            .journal
+            .conversation(self.key())
+            .is_ok_and(|c| redaction_mode(&c) == RedactionMode::Mask);
         let reason = if masks { mask(reason, &mut Vec::new()).into_owned() } else { reason.to_string() };
         let at = self.shared().now();
         let action = Action::Delete { at, reason: reason.clone(), only_expired: false };

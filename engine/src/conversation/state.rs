@@ -15,8 +15,8 @@ use everturn_core::viewer::{audience_of, audience_of_event};
 use everturn_core::write::Action;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state::{
-    Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, SCRATCHPADS_MAX, Scratchpad, State, Tool,
-    ToolBody, VERSION, Waiting,
+    Fold, PINS_MAX, PendingApproval, PendingTool, PinBody, PinnedValue, SCRATCHPADS_MAX, Scratchpad, State,
+    Tool, ToolBody, VERSION, Waiting,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +134,7 @@ impl ConversationHandle {
     pub(crate) fn read_state(&self, fold: &Fold, now: Timestamp) -> Result<State, Error> {
         let checkpoint = self.checkpoint(fold.checkpoint)?;
         let after = fold.checkpoint.map_or(0, |at| at.through_seq);
-        let pins = self.named(&fold.pins, |value, seq| Pin { value, seq })?;
+        let pins = self.named(&fold.pins, |value, seq| PinnedValue { value, seq })?;
         let mut pending_approvals = Vec::new();
         for waiting in fold.approvals.iter().filter(|waiting| !waiting.is_due(now)) {
             let event = self.event_at(waiting.seq)?;

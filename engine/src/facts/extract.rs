@@ -6,7 +6,7 @@
 use super::ConversationFacts;
 use super::statements::Extraction;
 use crate::conversation::ConversationHandle;
-use crate::model::{self, Summarize, Summarizer};
+use crate::model::{self, ModelSummarizer, Summarizer};
 use crate::tenant::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -19,7 +19,7 @@ use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{Candidate, Prompt};
-use everturn_views::facts::{self, Learned, Origin, Redactor};
+use everturn_views::facts::{self, ExtractedFact, Origin, Redactor};
 use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,14 +45,14 @@ pub struct ExtractOptions {
 
 impl Tenant {
     /// The model that extracts facts: a summarizer, or a model that continues conversations.
-    fn fact_model(&self, policy: &FactsPolicy) -> Result<Arc<dyn Summarize>, Error> {
+    fn fact_model(&self, policy: &FactsPolicy) -> Result<Arc<dyn Summarizer>, Error> {
         let name = policy.model.as_deref();
         match self.generations().summarizer(name) {
             Some(summarizer) => Ok(summarizer),
             None => self
                 .generations()
                 .model(name)
-                .map(|model| Arc::new(Summarizer::new(model.client)) as Arc<dyn Summarize>),
+                .map(|model| Arc::new(ModelSummarizer::new(model.client)) as Arc<dyn Summarizer>),
         }
     }
 }
@@ -143,7 +143,7 @@ impl ConversationHandle {
 struct FactReader {
     /// As everyone may see it: facts are for everyone who recalls.
     conversation: ConversationHandle,
-    model: Arc<dyn Summarize>,
+    model: Arc<dyn Summarizer>,
     policy: FactsPolicy,
 }
 
@@ -158,7 +158,7 @@ struct Batch {
 
 /// Facts that a model found in a batch.
 struct LearnedFacts {
-    learned: Vec<Learned>,
+    learned: Vec<ExtractedFact>,
     dropped: Dropped,
     prompt_hash: Hash,
     input_hash: Hash,
@@ -273,7 +273,7 @@ impl FactReader {
         dropped.add(gone);
         let mut ids: Vec<FactId> = Vec::new();
         let mut drafts = Vec::new();
-        for facts::News { learned, origin } in facts::news(&known, standing, &mut dropped) {
+        for facts::FactUpdate { learned, origin } in facts::news(&known, standing, &mut dropped) {
             let ulid = conversation.shared().journal.source.ulid()?;
             let id = match origin {
                 Origin::New => FactId(ulid),

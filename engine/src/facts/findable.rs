@@ -4,7 +4,7 @@ use super::statements::addressed;
 use crate::everturn::Shared;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
-use everturn_core::fact::{self, Fact, Status};
+use everturn_core::fact::{self, Fact, FactStatus};
 use everturn_core::id::{ConversationId, FactId, Key};
 use everturn_core::viewer::Viewer;
 use everturn_core::write::ErasedBody;
@@ -96,7 +96,7 @@ impl Shared {
         if !changes.is_empty() {
             let own = facts
                 .iter()
-                .filter(|(fact, _)| fact.conversation == key.id && fact.status == Status::Current);
+                .filter(|(fact, _)| fact.conversation == key.id && fact.status == FactStatus::Current);
             changes.extend(own.map(|(fact, audience)| put(key, fact, audience.clone())));
         }
         Ok(changes)
@@ -112,11 +112,11 @@ fn stated_changes(key: &Key, event: &Event, facts: &[Findable]) -> Vec<IndexChan
     own.filter_map(|(fact, audience)| {
         let (key, id) = (key.clone(), EntryId::Fact(fact.id));
         match fact.status {
-            Status::Retracted if fact.retracted.as_ref().is_some_and(|at| at.seq == event.seq) => {
+            FactStatus::Retracted if fact.retracted.as_ref().is_some_and(|at| at.seq == event.seq) => {
                 Some(IndexChange::Remove { key, id })
             }
             _ if fact.seq == event.seq => Some(put(&key, fact, audience.clone())),
-            Status::Superseded if fact.superseded_seq == Some(event.seq) => {
+            FactStatus::Superseded if fact.superseded_seq == Some(event.seq) => {
                 Some(IndexChange::Fell { key, id, seq: event.seq })
             }
             _ => None,

@@ -6,7 +6,7 @@ use crate::facts::ConversationFacts;
 use crate::tenant::{Page, Tenant, more, page_limit};
 use everturn_core::Error;
 use everturn_core::event::{Draft, Event, Visibility, kind};
-use everturn_core::fact::{self, CorrectedBody, Fact, RetractedBody, StatedBody, Status, absent, limits};
+use everturn_core::fact::{self, CorrectedBody, Fact, FactStatus, RetractedBody, StatedBody, absent, limits};
 use everturn_core::id::{ConversationId, EventId, FactId, Key, TurnId};
 use everturn_core::turn::Turn;
 use everturn_core::viewer::Viewer;
@@ -126,9 +126,9 @@ impl ConversationFacts<'_> {
         }
         let mut data = self.0.facts_at(through)?;
         data.retain(|fact| match fact.status {
-            Status::Current => true,
-            Status::Superseded => query.include_superseded,
-            Status::Retracted => query.include_retracted,
+            FactStatus::Current => true,
+            FactStatus::Superseded => query.include_superseded,
+            FactStatus::Retracted => query.include_retracted,
         });
         data.sort_by_key(|fact| fact.seq);
         data.retain(|fact| query.after.is_none_or(|after| fact.seq > after));
@@ -163,7 +163,7 @@ impl ConversationFacts<'_> {
         let known = self.0.facts_at(head)?;
         let same = known
             .into_iter()
-            .find(|known| known.status == Status::Current && known.says(&subject, &predicate, &object));
+            .find(|known| known.status == FactStatus::Current && known.says(&subject, &predicate, &object));
         if let Some(same) = same.as_ref().filter(|same| {
             let heard = |turn| same.sources.iter().any(|source| source.turn == turn);
             same.confidence >= confidence && new.source_turn.is_none_or(heard)
@@ -201,7 +201,7 @@ impl ConversationFacts<'_> {
     pub fn correct(&self, wrong: FactId, correction: Correction) -> Result<Fact, Error> {
         let mark = self.0.shared().journal.index.erasures(&self.0.key().tenant)?;
         let old = self.0.facts().get(wrong)?;
-        if old.status == Status::Retracted {
+        if old.status == FactStatus::Retracted {
             return Err(taken_back(wrong));
         }
         let redactor = self.0.redactor()?;
@@ -246,7 +246,7 @@ impl ConversationFacts<'_> {
 
     /// Retracts a fact. It stays readable with `include_retracted`; erasing its turns removes its text.
     pub fn retract(&self, fact: FactId, by: Option<String>, reason: Option<String>) -> Result<Fact, Error> {
-        if self.0.facts().get(fact)?.status == Status::Retracted {
+        if self.0.facts().get(fact)?.status == FactStatus::Retracted {
             return Err(taken_back(fact));
         }
         let audience = self.0.fact_audience(fact)?;

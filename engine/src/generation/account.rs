@@ -51,7 +51,7 @@ pub struct Generating {
 
 /// Next update of a generation.
 #[derive(Clone, Debug)]
-pub enum Progress {
+pub enum GenerationProgress {
     /// Another piece.
     Delta(Delta),
     /// The complete reply, durable; nothing follows.
@@ -147,14 +147,14 @@ pub enum Halt {
 
 impl Generating {
     /// The next update; blocks until there is one. `None` after the last.
-    pub fn recv(&mut self) -> Result<Option<Progress>, Error> {
+    pub fn recv(&mut self) -> Result<Option<GenerationProgress>, Error> {
         wait(self.next()).transpose()
     }
 
     /// The committed reply; blocks until it is there.
     pub fn wait(mut self) -> Result<Generated, Error> {
         while let Some(progress) = self.recv()? {
-            if let Progress::Done(generated) = progress {
+            if let GenerationProgress::Done(generated) = progress {
                 return Ok(*generated);
             }
         }
@@ -163,7 +163,7 @@ impl Generating {
 }
 
 impl Stream for Generating {
-    type Item = Result<Progress, Error>;
+    type Item = Result<GenerationProgress, Error>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         // Registered before looking, so that an update in between wakes the task.
@@ -200,7 +200,7 @@ pub struct News {
 
 #[derive(Default)]
 struct Waiting {
-    steps: VecDeque<Result<Progress, Error>>,
+    steps: VecDeque<Result<GenerationProgress, Error>>,
     ended: bool,
     /// The reader is gone.
     unheard: bool,
@@ -219,10 +219,10 @@ impl News {
             return;
         }
         let left = match waiting.steps.back_mut() {
-            Some(Ok(Progress::Delta(last))) => join(last, delta),
+            Some(Ok(GenerationProgress::Delta(last))) => join(last, delta),
             _ => Some(delta),
         };
-        waiting.steps.extend(left.map(|delta| Ok(Progress::Delta(delta))));
+        waiting.steps.extend(left.map(|delta| Ok(GenerationProgress::Delta(delta))));
         drop(waiting);
         self.waker.wake();
     }
@@ -233,7 +233,7 @@ impl News {
         if !waiting.ended {
             waiting.ended = true;
             if !waiting.unheard {
-                waiting.steps.push_back(last.map(|generated| Progress::Done(Box::new(generated))));
+                waiting.steps.push_back(last.map(|generated| GenerationProgress::Done(Box::new(generated))));
             }
         }
         drop(waiting);
@@ -496,7 +496,7 @@ mod tests {
             .steps
             .drain(..)
             .filter_map(|step| match step {
-                Ok(Progress::Delta(delta)) => Some(delta),
+                Ok(GenerationProgress::Delta(delta)) => Some(delta),
                 _ => None,
             })
             .collect();

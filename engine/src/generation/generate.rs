@@ -12,7 +12,9 @@ use crate::context::{Context, ContextOptions};
 use crate::conversation::{AppendOptions, ConversationHandle};
 use crate::ingest::{DraftKind, NewTurn};
 use crate::model::runtime::runtime;
-use crate::model::{Configured, Delta, Finish, GenerationStep, ModelReply, Request, Summarize, Summarizer};
+use crate::model::{
+    Configured, Delta, Finish, GenerationStep, ModelReply, ModelRequest, ModelSummarizer, Summarizer,
+};
 use crate::streaming::turn::NewStream;
 use crate::tenant::Tenant;
 use crate::writer::{Commit, closed};
@@ -30,7 +32,7 @@ use everturn_core::write::{SupersededBody, absent, not_open};
 use everturn_formats::provider::{self, NoMedia};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 use everturn_store::TurnQuery;
-use everturn_views::context::{Block, Source};
+use everturn_views::context::{BlockSource, ContextBlock};
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::{FutureExt, StreamExt};
 use serde::Deserialize;
@@ -112,9 +114,9 @@ impl TenantGenerations<'_> {
     }
 
     /// The model that the caller brings, or the summarizer that a policy names; without a name the default.
-    pub(crate) fn summarizer(&self, name: Option<&str>) -> Option<Arc<dyn Summarize>> {
+    pub(crate) fn summarizer(&self, name: Option<&str>) -> Option<Arc<dyn Summarizer>> {
         match self.0.caller().model() {
-            Some(model) => Some(Arc::new(Summarizer::new(model.client.clone()))),
+            Some(model) => Some(Arc::new(ModelSummarizer::new(model.client.clone()))),
             None => self.0.shared().options.summarizers.get(name.unwrap_or(DEFAULT)).cloned(),
         }
     }
@@ -442,13 +444,13 @@ impl Work {
             return Ok((!asked.is_empty()).then(|| common_audience(&asked)));
         }
         // A projector may have put anybody's words into messages of its own.
-        let is_made = |block: &Block| block.source == Source::Made;
+        let is_made = |block: &ContextBlock| block.source == BlockSource::Made;
         let is_rewritten = context.receipt.projection.is_some() && context.receipt.blocks.iter().any(is_made);
         let chat = &self.conversation;
         let own = Viewer::actors(built.replies_as.clone());
         let (mut private, mut facts) = (asked, Vec::new());
         for block in &context.receipt.blocks {
-            let Source::Ids(ids) = &block.source else { continue };
+            let BlockSource::Ids(ids) = &block.source else { continue };
             for id in ids {
                 if let Ok(EventId(id)) = id.parse() {
                     match chat.shared().journal.index.turn_in(chat.key(), TurnId(id)) {
@@ -668,7 +670,7 @@ impl Work {
         halted: &mut oneshot::Receiver<Halt>,
         shown: &mut bool,
     ) -> Result<ModelReply, End> {
-        let request = Request {
+        let request = ModelRequest {
             model: self.options.served_model.clone(),
             system: ready.system.clone(),
             messages: ready.messages.clone(),

@@ -3,7 +3,7 @@
 use super::retry::{Fault, Tries};
 use super::runtime::Task;
 use super::server::Server;
-use super::{Embed, Endpoint, Kind};
+use super::{Embed, Endpoint, Protocol};
 use everturn_core::Error;
 use everturn_formats::wire::{Failure, embeddings};
 use futures_util::future::BoxFuture;
@@ -41,7 +41,7 @@ struct Inner {
 impl HttpEmbedder {
     /// A client for this model. Sends nothing yet.
     pub fn new(endpoint: Endpoint, how: Embedding) -> Result<HttpEmbedder, Error> {
-        if endpoint.kind == Kind::Anthropic {
+        if endpoint.kind == Protocol::Anthropic {
             return Err(Error::invalid(
                 "model.kind",
                 "Anthropic has no embeddings; give an OpenAI-compatible server",

@@ -1,6 +1,6 @@
 //! Address of a model, and its timeouts.
 
-use super::Kind;
+use super::Protocol;
 use everturn_core::Error;
 use everturn_formats::wire::MODEL_ANSWER_BYTES_MAX;
 use reqwest::Url;
@@ -40,7 +40,7 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     /// The protocol.
-    pub kind: Kind,
+    pub kind: Protocol,
     /// Address of the server: `https://api.openai.com/v1`, `https://api.anthropic.com`, `http://localhost:8080`.
     pub base_url: String,
     /// The API key, if the server requires one.
@@ -53,7 +53,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// A model without a key, with the default limits.
-    pub fn new(kind: Kind, base_url: impl Into<String>, model: impl Into<String>) -> Endpoint {
+    pub fn new(kind: Protocol, base_url: impl Into<String>, model: impl Into<String>) -> Endpoint {
         Endpoint {
             kind,
             base_url: base_url.into(),
@@ -103,7 +103,7 @@ impl Default for Limits {
 
 /// URL of `path` at a server. As in the providers' own clients, the version is part of the base URL of an
 /// OpenAI-compatible server and not of an Anthropic one; a missing version is added, an existing one stays.
-pub fn url(kind: Kind, base_url: &str, path: &str) -> Result<Url, Error> {
+pub fn url(kind: Protocol, base_url: &str, path: &str) -> Result<Url, Error> {
     let wrong = |what: &str| {
         Error::invalid(
             "model.base_url",
@@ -123,8 +123,8 @@ pub fn url(kind: Kind, base_url: &str, path: &str) -> Result<Url, Error> {
     let base = url.path().trim_end_matches('/');
     let base = base.strip_suffix(path).map_or(base, |base| base.trim_end_matches('/'));
     let versioned = match kind {
-        Kind::Anthropic => base.ends_with("/v1"),
-        Kind::OpenaiChat | Kind::OpenaiResponses => !base.is_empty(),
+        Protocol::Anthropic => base.ends_with("/v1"),
+        Protocol::OpenaiChat | Protocol::OpenaiResponses => !base.is_empty(),
     };
     let path = format!("{base}{}/{path}", if versioned { "" } else { "/v1" });
     url.set_path(&path);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_address_is_understood_with_and_without_slash_and_version() {
-        use Kind::{Anthropic, OpenaiChat};
+        use Protocol::{Anthropic, OpenaiChat};
         for (kind, base, expected) in [
             (OpenaiChat, "https://api.openai.com", "https://api.openai.com/v1/p"),
             (OpenaiChat, "https://api.openai.com/", "https://api.openai.com/v1/p"),
@@ -172,7 +172,7 @@ mod tests {
             ("https://me:pass@x.example", "api_key"),
             ("https://x.example/#a", "fragment"),
         ] {
-            let error = url(Kind::OpenaiChat, base, "p").unwrap_err();
+            let error = url(Protocol::OpenaiChat, base, "p").unwrap_err();
             assert!(error.code() == "model.base_url" && error.text().contains(says), "{base}: {error}");
             assert!(!error.text().contains("pass@"), "{error}");
         }
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_key_is_never_shown() {
-        let mut endpoint = Endpoint::new(Kind::Anthropic, "http://x", "m");
+        let mut endpoint = Endpoint::new(Protocol::Anthropic, "http://x", "m");
         endpoint.api_key = Some(Secret::new("sk-123"));
         assert!(!format!("{endpoint:?}").contains("sk-123"));
     }

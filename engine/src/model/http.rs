@@ -3,7 +3,9 @@
 use super::retry::{Fault, Tries};
 use super::runtime::{Ends, runtime};
 use super::server::Server;
-use super::{Delta, Endpoint, Generate, Generation, GenerationStep, Kind, ModelReply, Provider, Request};
+use super::{
+    Delta, Endpoint, Generation, GenerationStep, LanguageModel, ModelReply, ModelRequest, Protocol, Provider,
+};
 use everturn_core::Error;
 use everturn_formats::wire::{self, Failure, Reader};
 use futures_core::Stream;
@@ -21,7 +23,7 @@ const STEPS_AHEAD: usize = 64;
 pub struct HttpModel(Arc<Inner>);
 
 struct Inner {
-    kind: Kind,
+    kind: Protocol,
     model: String,
     server: Server,
 }
@@ -34,12 +36,12 @@ impl HttpModel {
     }
 }
 
-impl Generate for HttpModel {
+impl LanguageModel for HttpModel {
     fn provider(&self) -> Provider {
         match self.0.kind {
-            Kind::OpenaiChat => Provider::OpenaiChat,
-            Kind::OpenaiResponses => Provider::OpenaiResponses,
-            Kind::Anthropic => Provider::Anthropic,
+            Protocol::OpenaiChat => Provider::OpenaiChat,
+            Protocol::OpenaiResponses => Provider::OpenaiResponses,
+            Protocol::Anthropic => Provider::Anthropic,
         }
     }
 
@@ -47,7 +49,7 @@ impl Generate for HttpModel {
         &self.0.model
     }
 
-    fn generate(&self, request: Request) -> Generation {
+    fn generate(&self, request: ModelRequest) -> Generation {
         let inner = self.0.clone();
         let begun = wire::body(inner.kind, inner.server.host(), &inner.model, &request)
             .and_then(|body| Ok((body, runtime()?)));

@@ -2,7 +2,7 @@
 
 use super::endpoint::{Endpoint, Secret, url};
 use super::retry::{self, Fault};
-use super::{Kind, Limits};
+use super::{Limits, Protocol};
 use crate::world::{SystemWorld, World};
 use everturn_core::Error;
 use everturn_formats::wire::Failure;
@@ -38,7 +38,7 @@ impl Server {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
-        if endpoint.kind == Kind::Anthropic {
+        if endpoint.kind == Protocol::Anthropic {
             headers.insert("anthropic-version", HeaderValue::from_static(ANTHROPIC_VERSION));
         }
         if let Some(key) = endpoint.api_key.as_ref().and_then(|key| key.reveal().ok()) {
@@ -84,7 +84,7 @@ impl Server {
     }
 
     /// One attempt, up to the head of a successful response.
-    pub async fn send(&self, body: &str) -> Result<Body<'_>, Fault> {
+    pub async fn send(&self, body: &str) -> Result<ResponseBody<'_>, Fault> {
         if let Some(Err(unset)) = self.key.as_ref().map(Secret::reveal) {
             return Err(Fault::last(unset.into()));
         }
@@ -98,7 +98,7 @@ impl Server {
         };
         let status = response.status();
         let wait = retry::wait(response.headers(), SystemWorld.now());
-        let mut body = Body { response, limits: &self.limits, deadline, begun: false };
+        let mut body = ResponseBody { response, limits: &self.limits, deadline, begun: false };
         if status.is_success() {
             return Ok(body);
         }
@@ -116,7 +116,7 @@ impl Server {
 }
 
 /// Body of a response, piece by piece, each with its timeout.
-pub struct Body<'a> {
+pub struct ResponseBody<'a> {
     response: Response,
     limits: &'a Limits,
     /// Deadline of the first piece.
@@ -124,7 +124,7 @@ pub struct Body<'a> {
     begun: bool,
 }
 
-impl Body<'_> {
+impl ResponseBody<'_> {
     /// The next piece, `None` at the end.
     pub async fn next(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, Failure> {
         // From now and not from the last piece: a slow reader must not make the server look slow.
@@ -160,10 +160,10 @@ impl Body<'_> {
     }
 }
 
-fn key_header(kind: Kind, key: &str) -> Result<(HeaderName, HeaderValue), Error> {
+fn key_header(kind: Protocol, key: &str) -> Result<(HeaderName, HeaderValue), Error> {
     let (name, text) = match kind {
-        Kind::Anthropic => (HeaderName::from_static("x-api-key"), key.to_string()),
-        Kind::OpenaiChat | Kind::OpenaiResponses => (AUTHORIZATION, format!("Bearer {key}")),
+        Protocol::Anthropic => (HeaderName::from_static("x-api-key"), key.to_string()),
+        Protocol::OpenaiChat | Protocol::OpenaiResponses => (AUTHORIZATION, format!("Bearer {key}")),
     };
     let mut value = HeaderValue::from_str(&text).ok().filter(|_| !key.is_empty()).ok_or_else(|| {
         Error::invalid(

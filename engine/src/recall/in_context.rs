@@ -15,9 +15,11 @@ use everturn_core::id::{EventId, TurnId};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::{is_for_everyone, without_private};
 use everturn_store::TurnQuery;
-use everturn_views::context::{Block, ContextText, Material, Names, Section, Seen, Source, seen_by};
+use everturn_views::context::{
+    BlockSource, ContextBlock, ContextText, Material, Names, Section, Seen, seen_by,
+};
 use everturn_views::recall::{
-    Filter, Kind, Mode, raw_text_of, recalled_stretches, recalled_text_of, text_of,
+    Filter, RecallKind, RecallMode, raw_text_of, recalled_stretches, recalled_text_of, text_of,
 };
 use everturn_views::speech;
 use std::borrow::Cow;
@@ -47,11 +49,14 @@ impl ConversationHandle {
         };
         if options.sections.has(Section::Recalled) && request.turns > 0 {
             let limit = page_limit(request.turns)?;
-            let mut hits =
-                self.tenant.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0;
+            let mut hits = self
+                .tenant
+                .find(&query, &filter(RecallKind::Turn, Some(begins)), RecallMode::Hybrid, limit)?
+                .0;
             // The index knows each turn by its `seq`; one that was edited since is read further up.
             if self.has_edits_before(begins, through)? {
-                let later = self.tenant.find(&query, &filter(Kind::Turn, None), Mode::Hybrid, limit)?.0;
+                let later =
+                    self.tenant.find(&query, &filter(RecallKind::Turn, None), RecallMode::Hybrid, limit)?.0;
                 let moved = |hit: &Hit| hit.seq >= begins && hit.place.is_some_and(|place| place < begins);
                 hits.extend(later.into_iter().filter(moved));
                 hits.sort_by(|a, b| b.score.total_cmp(&a.score));
@@ -67,7 +72,8 @@ impl ConversationHandle {
         }
         if options.sections.has(Section::Facts) && request.facts > 0 {
             let limit = page_limit(request.facts)?;
-            for hit in self.tenant.find(&query, &filter(Kind::Fact, None), Mode::Hybrid, limit)?.0 {
+            for hit in self.tenant.find(&query, &filter(RecallKind::Fact, None), RecallMode::Hybrid, limit)?.0
+            {
                 material.facts.extend(hit.fact.as_ref().map(fact_piece));
             }
         }
@@ -99,7 +105,7 @@ impl ConversationHandle {
     pub(crate) fn recalled_before(&self, receipt: &Receipt, material: &mut Material) -> Result<bool, Error> {
         let mut is_public = true;
         for block in receipt.blocks.iter().filter(|block| block.section == Section::Recalled) {
-            let Source::Ids(ids) = &block.source else { continue };
+            let BlockSource::Ids(ids) = &block.source else { continue };
             let Some(event) = ids.first().and_then(|id| id.parse::<EventId>().ok()) else { continue };
             let turn = self.turn(TurnId(event.0))?;
             let names = names(receipt.renderer_version);
@@ -107,7 +113,7 @@ impl ConversationHandle {
             is_public &= piece.is_none() || is_for_everyone(&turn);
             material.recalled.extend(piece);
         }
-        let facts: Vec<&Block> =
+        let facts: Vec<&ContextBlock> =
             receipt.blocks.iter().filter(|block| block.section == Section::Facts).collect();
         // As they stood then: facts that were corrected or retracted since are still read.
         let known = match facts.is_empty() {
@@ -115,7 +121,7 @@ impl ConversationHandle {
             false => self.facts_at(receipt.through_seq)?,
         };
         for block in facts {
-            let Source::Ids(ids) = &block.source else { continue };
+            let BlockSource::Ids(ids) = &block.source else { continue };
             let fact = known.iter().find(|fact| ids.contains(&fact.id.to_string())).map(fact_piece);
             match fact.filter(|piece| Hash::of(piece.text.as_bytes()) == block.sha256) {
                 Some(piece) => material.facts.push(piece),
@@ -177,11 +183,11 @@ pub(crate) fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> 
             break;
         }
     }
-    Some(ContextText { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })
+    Some(ContextText { source: BlockSource::Ids(vec![EventId(turn.id.0).to_string()]), text })
 }
 
 /// A fact as a text. Frozen: receipts are replayed with it.
 fn fact_piece(fact: &Fact) -> ContextText {
     let text = format!("{} {} {}", fact.subject, fact.predicate, fact.object);
-    ContextText { source: Source::Ids(vec![fact.id.to_string()]), text }
+    ContextText { source: BlockSource::Ids(vec![fact.id.to_string()]), text }
 }

@@ -11,8 +11,8 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_store::{Behind, ConversationQuery, Proposal, Proposed, TurnQuery};
 use everturn_views::recall::{
-    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, UNRELATED_BELOW, Wanted,
-    WordFit, has_phrases, searched_text, snippet, terms, word_fit, words_of,
+    EntryCounts, EntryId, EntryNo, Filter, Fit, RecallKind, RecallMode, Snippet, Terms, TextQuery,
+    UNRELATED_BELOW, Wanted, WordFit, has_phrases, searched_text, snippet, terms, word_fit, words_of,
 };
 use everturn_views::speech;
 use schemars::JsonSchema;
@@ -54,12 +54,12 @@ pub struct RecallOptions {
     /// Only entries from before this time.
     pub before: Option<Timestamp>,
     /// Kinds of entries: turns, facts; both if none is named.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<RecallKind>,
     /// Maximum number of results.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
     /// By words, by meaning, or both.
-    pub mode: Mode,
+    pub mode: RecallMode,
     /// Also superseded and aborted turns.
     pub include_superseded: bool,
 }
@@ -76,7 +76,7 @@ impl Default for RecallOptions {
             before: None,
             kinds: Vec::new(),
             limit: 10,
-            mode: Mode::Hybrid,
+            mode: RecallMode::Hybrid,
             include_superseded: false,
         }
     }
@@ -119,7 +119,7 @@ impl RecallOptions {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Recalled {
     /// Mode that was used.
-    pub mode: Mode,
+    pub mode: RecallMode,
     /// Reason for using another mode than was asked for, or for an incomplete search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -133,7 +133,7 @@ pub struct Recalled {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Hit {
     /// Kind of the entry.
-    pub kind: Kind,
+    pub kind: RecallKind,
     /// The turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
@@ -252,7 +252,7 @@ pub(crate) struct Candidate {
 /// Lexical results of a query, best first, with its term statistics and their scores.
 #[derive(Default)]
 pub(crate) struct LexicalResults {
-    pub counts: Counts,
+    pub counts: EntryCounts,
     pub found: Vec<Proposal>,
     pub fits: HashMap<EntryNo, Fit>,
 }
@@ -269,9 +269,9 @@ impl Tenant {
         // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
         // What is related may be behind what is not.
-        let wanted = if options.mode == Mode::Hybrid { limit + UNRELATED_MAX } else { limit };
+        let wanted = if options.mode == RecallMode::Hybrid { limit + UNRELATED_MAX } else { limit };
         let (mut data, mode, note) = self.find(query, &options.filter(self)?, options.mode, wanted)?;
-        if mode == Mode::Hybrid {
+        if mode == RecallMode::Hybrid {
             // Something is nearest to anything. A neighbour of a hit may answer in other words, but whoever looks for one
             // word wants to see it.
             let is_found = data.iter().any(|hit| hit.matched.is_related());
@@ -338,16 +338,17 @@ impl Tenant {
         &self,
         query: &str,
         filter: &Filter,
-        mode: Mode,
+        mode: RecallMode,
         limit: usize,
-    ) -> Result<(Vec<Hit>, Mode, Option<String>), Error> {
+    ) -> Result<(Vec<Hit>, RecallMode, Option<String>), Error> {
         self.shared().load.note();
         let _slot = self.shared().recall.slots.take();
         let search = Search { query, words: TextQuery::parse(query), filter };
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
         let without_vectors = self.shared().recall.store.without_vectors();
-        let asks =
-            mode != Mode::Lexical && self.shared().options.embedder.is_some() && without_vectors.is_none();
+        let asks = mode != RecallMode::Lexical
+            && self.shared().options.embedder.is_some()
+            && without_vectors.is_none();
         // The lexical search runs while the model embeds the query.
         let (meant, by_words) = std::thread::scope(|threads| {
             // A failure of the embedder becomes a note; a failure of the index is an error.
@@ -357,7 +358,7 @@ impl Tenant {
                 }
                 asked => Ok(asked.map(|_| None)),
             };
-            if asks && mode == Mode::Vector {
+            if asks && mode == RecallMode::Vector {
                 return (meaning(), Ok(LexicalResults::default()));
             }
             let meaning = asks.then(|| threads.spawn(meaning));
@@ -367,24 +368,24 @@ impl Tenant {
         });
         let (meant, mut by_words) = (meant?, by_words?);
         let (mut meant, mode, note) = match (meant, mode) {
-            (Ok(None), Mode::Lexical) => (None, Mode::Lexical, None),
+            (Ok(None), RecallMode::Lexical) => (None, RecallMode::Lexical, None),
             (Ok(Some(meant)), mode) => (Some(meant), mode, None),
             (Ok(None), _) => {
                 let note = without_vectors.filter(|_| self.shared().options.embedder.is_some()).unwrap_or(
                     "there is no embedder, so only words were compared; configure one to find by meaning",
                 );
-                (None, Mode::Lexical, Some(note.to_string()))
+                (None, RecallMode::Lexical, Some(note.to_string()))
             }
-            (Err(error), Mode::Vector) => return Err(error),
+            (Err(error), RecallMode::Vector) => return Err(error),
             (Err(error), _) => {
                 let note = format!("the embedder failed, so only words were compared: {}", error.text());
-                (None, Mode::Lexical, Some(note))
+                (None, RecallMode::Lexical, Some(note))
             }
         };
         let mut known = Known::by(filter);
         for round in 1.. {
             let (mut ranked, not_reranked) = match (&meant, mode) {
-                (Some(meant), Mode::Hybrid) => self.joined(&search, &by_words, meant)?,
+                (Some(meant), RecallMode::Hybrid) => self.joined(&search, &by_words, meant)?,
                 (Some(meant), _) => {
                     (alone(&meant.near, |rank| Matched { vector: Some(rank), ..Matched::default() }), None)
                 }
@@ -412,7 +413,7 @@ impl Tenant {
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
                 let says_nothing = |meant: &VectorResults| meant.question.vector.numbers.is_empty();
-                let is_unknown = mode == Mode::Hybrid && meant.as_ref().is_some_and(says_nothing);
+                let is_unknown = mode == RecallMode::Hybrid && meant.as_ref().is_some_and(says_nothing);
                 let note = note.or(not_reranked).or((is_unknown && !hits.is_empty()).then(|| {
                     "the embedder knows no word of the question: only words were compared".to_string()
                 }));
@@ -420,7 +421,7 @@ impl Tenant {
             }
             wanted *= 4;
             meant = meant.map(|meant| self.by_meaning(meant.question, &search, wanted, mode)).transpose()?;
-            if mode != Mode::Vector {
+            if mode != RecallMode::Vector {
                 by_words = self.by_words(&search, wanted, mode)?;
             }
         }
@@ -428,11 +429,11 @@ impl Tenant {
     }
 
     /// Lexical results of a query, best first. In hybrid mode, also the similarity of their words.
-    fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<LexicalResults, Error> {
+    fn by_words(&self, search: &Search, wanted: usize, mode: RecallMode) -> Result<LexicalResults, Error> {
         let Proposed { counts, mut found } =
             self.shared().recall.store.find_text(self.name(), &search.words, search.filter, wanted)?;
         let (mut known, mut fits) = (Known::by(search.filter), HashMap::new());
-        let mut closeness = (mode == Mode::Hybrid).then(|| Closeness::to(search.query)).flatten();
+        let mut closeness = (mode == RecallMode::Hybrid).then(|| Closeness::to(search.query)).flatten();
         self.read_ahead(&found, &mut known)?;
         for found in &mut found {
             let Candidate { terms, closeness } =
@@ -453,7 +454,7 @@ impl Tenant {
         question: embedding::Question,
         search: &Search,
         wanted: usize,
-        mode: Mode,
+        mode: RecallMode,
     ) -> Result<VectorResults, Error> {
         let mut near = self.shared().recall.store.find_near(
             self.name(),
@@ -464,7 +465,7 @@ impl Tenant {
         )?;
         let mut texts = HashMap::new();
         // A search by meaning alone asks for the nearest entries, however far they are.
-        if mode == Mode::Hybrid {
+        if mode == RecallMode::Hybrid {
             if near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min) {
                 near.clear();
             }
@@ -621,7 +622,7 @@ impl Tenant {
                 let role = found_role(&turn, filter, words);
                 let Some(text) = words_of(&turn, &[role]) else { return Ok(None) };
                 let at = turn.occurred_at.unwrap_or(turn.created);
-                let told = hit(Kind::Turn, at, &text);
+                let told = hit(RecallKind::Turn, at, &text);
                 let beside = match beside {
                     Some(beside) => self.snippet_of(beside, filter, words, known)?,
                     None => None,
@@ -633,7 +634,7 @@ impl Tenant {
             }
             EntryId::Fact(id) => {
                 let Some(fact) = self.standing_fact(found, id, filter, known)? else { return Ok(None) };
-                let told = hit(Kind::Fact, fact.created, &fact.text());
+                let told = hit(RecallKind::Fact, fact.created, &fact.text());
                 Ok(Some(Hit { actor: fact.by.clone(), fact: Some(fact), ..told }))
             }
         }
@@ -721,9 +722,9 @@ impl Tenant {
         let facts = self.facts_known(place, filter.through_seq, known)?;
         let fact = facts.iter().find(|fact| fact.id == id);
         let holds = |fact: &&Fact| match fact.status {
-            fact::Status::Current => true,
-            fact::Status::Superseded => filter.include_superseded,
-            fact::Status::Retracted => false,
+            fact::FactStatus::Current => true,
+            fact::FactStatus::Superseded => filter.include_superseded,
+            fact::FactStatus::Retracted => false,
         };
         Ok(fact.filter(holds).cloned())
     }

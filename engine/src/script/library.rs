@@ -6,7 +6,7 @@
 
 use super::convert::{self, Large};
 use super::limits::{SCRIPT_ITEMS_MAX, SCRIPT_TEXT_BYTES_MAX};
-use everturn_core::message::{Part, parts};
+use everturn_core::message::{MessagePart, parts};
 use rhai::{
     Array, Dynamic, Engine, EvalAltResult, FLOAT, FnPtr, INT, ImmutableString, Map, NativeCallContext,
     Position,
@@ -191,9 +191,9 @@ fn words(message: &Value) -> String {
     let mut said = Vec::new();
     for part in parts(message) {
         match part {
-            Part::Text(text) => said.push(text),
-            Part::Result { content: Some(Value::String(text)), .. } => said.push(text.as_str()),
-            Part::Result { content: Some(Value::Array(blocks)), .. } => {
+            MessagePart::Text(text) => said.push(text),
+            MessagePart::Result { content: Some(Value::String(text)), .. } => said.push(text.as_str()),
+            MessagePart::Result { content: Some(Value::Array(blocks)), .. } => {
                 said.extend(blocks.iter().filter_map(|block| block.get("text")?.as_str()));
             }
             _ => {}

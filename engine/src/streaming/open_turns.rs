@@ -89,7 +89,7 @@ impl Open {
             dirty_since: None,
             last: event.at,
             foreign: false,
-            masked: redaction_mode(conversation) == redaction::Mode::Mask,
+            masked: redaction_mode(conversation) == redaction::RedactionMode::Mask,
         }
     }
 }

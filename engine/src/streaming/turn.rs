@@ -39,7 +39,7 @@ pub struct NewStream {
 }
 
 /// A turn whose text comes in chunks, by [`ConversationHandle::open_turn`].
-pub struct OpenTurn<'a> {
+pub struct OpenTurnHandle<'a> {
     conversation: &'a ConversationHandle,
     turn: TurnId,
 }
@@ -89,9 +89,9 @@ impl ConversationHandle {
     }
 }
 
-impl<'a> OpenTurn<'a> {
-    pub(crate) fn new(conversation: &'a ConversationHandle, turn: TurnId) -> OpenTurn<'a> {
-        OpenTurn { conversation, turn }
+impl<'a> OpenTurnHandle<'a> {
+    pub(crate) fn new(conversation: &'a ConversationHandle, turn: TurnId) -> OpenTurnHandle<'a> {
+        OpenTurnHandle { conversation, turn }
     }
 
     /// Adds to an open turn: published at once, durable within the debounce time. `offset` is the number of bytes

@@ -23,7 +23,7 @@ use everturn_core::message;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor, Turn};
 use everturn_core::write::{Summarized, SupersededBody};
-use everturn_formats::agents::{Entry, EntryContent, ParsedTurn, Reader, Thread};
+use everturn_formats::agents::{AgentEntry, EntryContent, ParsedTurn, Reader, Thread};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::speech;
@@ -73,7 +73,7 @@ impl Tenant {
             added: 0,
             kept: BTreeMap::new(),
         };
-        let ahead: Vec<Result<Entry, Error>> = reader.by_ref().take(AHEAD_MAX).collect();
+        let ahead: Vec<Result<AgentEntry, Error>> = reader.by_ref().take(AHEAD_MAX).collect();
         let running = &self.shared().imports;
         let _right = match reader.threads().first() {
             Some(thread) => Some(running.begin(self.key(thread.id)).ok_or_else(at_once)?),
@@ -234,7 +234,7 @@ struct Import<'a> {
 }
 
 /// Whether an entry of the first thread is a turn that somebody said: many chats begin with the same instructions.
-fn is_speech(entry: &Entry) -> bool {
+fn is_speech(entry: &AgentEntry) -> bool {
     let EntryContent::Turn(said) = &entry.step else { return false };
     let message: Value = serde_json::from_str(&said.message).unwrap_or_default();
     entry.thread == 0 && message::role(&message).is_ok_and(|role| role != Role::System)
@@ -274,7 +274,7 @@ impl Target {
 
     /// Whether an entry is a turn behind the beginning of a titled conversation: its words are the first of a file, and not
     /// of the session. Unless they took the place of the first.
-    fn goes_on(&self, entry: &Entry) -> bool {
+    fn goes_on(&self, entry: &AgentEntry) -> bool {
         let began = self.conversation.as_ref().filter(|it| it.title.is_some()).and_then(|it| it.began);
         matches!(&entry.step, EntryContent::Turn(said) if said.supersedes.is_empty())
             && entry.at.zip(began).is_some_and(|(at, began)| at >= began)
@@ -296,7 +296,7 @@ impl Import<'_> {
 
     /// The path of a file stands for a session that has no id. Where none of the file's first turns was imported from there
     /// before, it is another conversation, which those turns identify.
-    fn tell_apart(&mut self, threads: &[Thread], ahead: &[Result<Entry, Error>]) -> Result<(), Error> {
+    fn tell_apart(&mut self, threads: &[Thread], ahead: &[Result<AgentEntry, Error>]) -> Result<(), Error> {
         let is_named = threads.first().is_none_or(|thread| thread.origin.session.is_some());
         let names: Vec<u64> =
             ahead.iter().flatten().filter(|entry| is_speech(entry)).map(|e| e.name).collect();
@@ -315,7 +315,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn take(&mut self, threads: &[Thread], entry: Entry) -> Result<(), Error> {
+    fn take(&mut self, threads: &[Thread], entry: AgentEntry) -> Result<(), Error> {
         self.open(threads, entry.thread)?;
         let at = entry.thread;
         if self.left_out.contains_key(&at) {
@@ -346,7 +346,7 @@ impl Import<'_> {
     }
 
     /// Takes an entry, unless it is there already.
-    fn take_new(&mut self, entry: Entry) -> Result<(), Error> {
+    fn take_new(&mut self, entry: AgentEntry) -> Result<(), Error> {
         let at = entry.thread;
         let before = self.target(at)?.known.get(&entry.name).copied();
         if matches!(entry.step, EntryContent::Turn(_)) {

@@ -8,12 +8,12 @@ use everturn_core::conversation::Conversation;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::pairing;
 use everturn_core::redaction::mask_text;
 use everturn_core::turn::{Role, Successor, Turn};
 use everturn_formats::provider::{Media, NoMedia, Provider};
-use everturn_formats::render::{About, Document, Outline, Style, document};
+use everturn_formats::render::{Document, Outline, Preamble, Style, document};
 use everturn_views::context::GivenUp;
 use everturn_views::state::Abandoned;
 use schemars::JsonSchema;
@@ -129,7 +129,7 @@ impl FromStr for Format {
 
 /// Whether a turn calls a tool.
 fn calls(turn: &Turn) -> bool {
-    let is_call = |part: &Part<'_>| matches!(part, Part::Call { .. });
+    let is_call = |part: &MessagePart<'_>| matches!(part, MessagePart::Call { .. });
     turn.role == Role::Assistant
         && turn.value().is_some_and(|message| message::parts(&message).iter().any(is_call))
 }
@@ -216,7 +216,7 @@ impl ConversationHandle {
             }
             _ => Vec::new(),
         };
-        let about = About {
+        let about = Preamble {
             conversation: &conversation,
             system_prompt: system_prompt.as_ref(),
             outline: &outline,

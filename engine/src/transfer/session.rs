@@ -11,7 +11,7 @@ use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::BATCH_EVENTS_MAX;
-use everturn_core::redaction::Mode;
+use everturn_core::redaction::RedactionMode;
 use everturn_core::write::{Action, Idempotency};
 use everturn_formats::jsonl::{Header, Item};
 use everturn_formats::session::{self, Mapped, Mapper, Recorded, Tally};
@@ -155,7 +155,7 @@ impl Import<'_> {
                 self.conversation = Some(conversation);
             }
             Err(Error::NotFound(_)) => {
-                let settings = Mapper::settings(header)?.normalise()?.redacted(Mode::default())?;
+                let settings = Mapper::settings(header)?.normalise()?.redacted(RedactionMode::default())?;
                 let drafts = self.tenant.setting_drafts(kind::CREATED, &settings)?;
                 let ingested = Ingested { drafts, uploads: Vec::new() };
                 self.batch = Some(Batch { ingested, creates: true, lines: 0, last: 0 });

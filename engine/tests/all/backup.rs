@@ -2,7 +2,7 @@
 
 use crate::stage::{PATIENCE, Short, Stage, files, quiet, refused, until};
 use everturn::backup::{
-    BackedUp, Comparison, FolderOptions, LeftOut, archives_of, check, contents, left_out,
+    BackedUp, Comparison, FolderOptions, UndoneRemovals, archives_of, check, contents, left_out,
 };
 use everturn::{
     AppendOptions, Everturn, Lifecycle, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options,
@@ -457,8 +457,8 @@ fn a_store_is_held_against_a_backup() {
     let new = scope.begin();
     backup(&store, &folder);
     let both = archives_of(&folder, None).unwrap();
-    assert_eq!(left_out(&folder, &both).unwrap(), LeftOut::default());
-    let since = LeftOut { erased: 1, deleted: 1, revoked: 1 };
+    assert_eq!(left_out(&folder, &both).unwrap(), UndoneRemovals::default());
+    let since = UndoneRemovals { erased: 1, deleted: 1, revoked: 1 };
     assert_eq!(left_out(&folder, &full).unwrap(), since);
     let anew = FolderOptions { full: true, keep: None };
     store.backup_to_folder(&folder, anew, &mut |_, _| {}).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::compacting::{by_hand, policy, talk};
 use crate::stage::{Short, Stage, memory, quiet, refused};
-use everturn::model::Summarize;
+use everturn::model::Summarizer;
 use everturn::{ApprovalOutcome, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant};
 use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{Settings, SystemPrompt};
@@ -182,7 +182,7 @@ fn trimming_keeps_pairs_together_and_goes_on_until_the_bytes_fit() {
 #[test]
 fn appends_far_past_the_default_budget_are_never_refused() {
     struct Never;
-    impl Summarize for Never {
+    impl Summarizer for Never {
         fn name(&self) -> String {
             "never".into()
         }
@@ -194,7 +194,7 @@ fn appends_far_past_the_default_budget_are_never_refused() {
             Box::pin(std::future::pending())
         }
     }
-    let summarizers = [("default".to_string(), Arc::new(Never) as Arc<dyn Summarize>)].into();
+    let summarizers = [("default".to_string(), Arc::new(Never) as Arc<dyn Summarizer>)].into();
     let store = Everturn::open_with("memory:", Options { summarizers, ..Options::default() }).unwrap();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin_with(policy("compaction", json!({"timeout_s": 1}))).id;

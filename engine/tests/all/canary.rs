@@ -1,7 +1,7 @@
 //! A word in every place that the system writes, then erased: every file and every answer is searched for it.
 
 use crate::stage::{PATIENCE, Short, Stage, quiet, refused};
-use everturn::model::Summarize;
+use everturn::model::Summarizer;
 use everturn::{
     Change, CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
     HistoryQuery, Lifecycle, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions,
@@ -215,7 +215,7 @@ struct Interrupted {
     asked: Mutex<u32>,
 }
 
-impl Summarize for Interrupted {
+impl Summarizer for Interrupted {
     fn name(&self) -> String {
         "interrupted-1".into()
     }
@@ -246,7 +246,7 @@ fn a_summary_that_a_model_still_writes_is_not_kept_if_its_words_are_erased_meanw
     for sqlite in [true, false] {
         let stage = Stage::new();
         let model = Arc::new(Interrupted::default());
-        let summarizers = BTreeMap::from([("default".to_string(), model.clone() as Arc<dyn Summarize>)]);
+        let summarizers = BTreeMap::from([("default".to_string(), model.clone() as Arc<dyn Summarizer>)]);
         let options = Options { summarizers, ..quiet() };
         let url = if sqlite { stage.url() } else { "memory:".into() };
         let store = Everturn::open_with(&url, options).unwrap();

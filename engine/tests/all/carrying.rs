@@ -38,7 +38,7 @@ fn value(scope: &Tenant, id: ConversationId) -> Value {
 fn prompts(scope: &Tenant, id: ConversationId) -> Vec<String> {
     let with = |provider: Provider, token_budget: u64, participants: &[&str], projection: Option<&str>| {
         let participants = participants.iter().map(ToString::to_string).collect();
-        let projection = projection.map(|policy| projection::Options::parse(&json!(policy)).unwrap());
+        let projection = projection.map(|policy| projection::ViewOptions::parse(&json!(policy)).unwrap());
         ContextOptions { provider, participants, projection, ..ContextOptions::new(token_budget) }
     };
     let options = [
@@ -552,7 +552,7 @@ fn a_recorded_projection_reads_as_in_the_log_of_others() {
     let id = scope.begin();
     scope.say(id, NewTurn::user("hello"));
     let options = ContextOptions {
-        projection: Some(projection::Options::parse(&json!("clean_tool_repair")).unwrap()),
+        projection: Some(projection::ViewOptions::parse(&json!("clean_tool_repair")).unwrap()),
         ..ContextOptions::new(5000)
     };
     let chat = scope.conversation(id);
@@ -927,7 +927,7 @@ fn a_streamed_turn_that_ends_without_a_role_is_carried() {
     carried_on(&scope, id);
     let prompt = &prompts(&scope, id)[0];
     assert!(prompt.contains("asked") && prompt.contains("done") && prompt.contains("in blocks"), "{prompt}");
-    let raw = projection::Options::parse(&json!("raw")).unwrap();
+    let raw = projection::ViewOptions::parse(&json!("raw")).unwrap();
     let projected: Value = chat.contexts().project(&raw).unwrap().result.read().unwrap();
     let roles: Vec<&str> = projected["messages"]
         .as_array()

@@ -1,7 +1,7 @@
 //! Compaction: summaries roll forward, nothing is lost, and what goes wrong leaves the log as it was.
 
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
-use everturn::model::Summarize;
+use everturn::model::Summarizer;
 use everturn::{
     ApprovalOutcome, CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Tenant, Update,
 };
@@ -288,12 +288,12 @@ impl FakeSummarizer {
     }
 
     fn options(self: &Arc<FakeSummarizer>) -> Options {
-        let summarizers = BTreeMap::from([("default".to_string(), self.clone() as Arc<dyn Summarize>)]);
+        let summarizers = BTreeMap::from([("default".to_string(), self.clone() as Arc<dyn Summarizer>)]);
         Options { summarizers, ..quiet() }
     }
 }
 
-impl Summarize for FakeSummarizer {
+impl Summarizer for FakeSummarizer {
     fn name(&self) -> String {
         "fake-1".into()
     }

@@ -12,7 +12,7 @@ use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
-use everturn_views::context::{Block, LeftOut, Section, Sections, Source};
+use everturn_views::context::{BlockSource, ContextBlock, LeftOut, Section, Sections};
 use everturn_views::projection;
 use serde_json::{Value, json};
 
@@ -159,10 +159,10 @@ fn some_options(dice: &mut Dice, id: ConversationId, scope: &Tenant) -> ContextO
     }
     let policies = ["raw", "clean_tool_repair", "squash_failed_calls", "reachability_gc", "clear_tool_uses"];
     if dice.once_in(2) {
-        options.projection = Some(projection::Options::parse(&json!(dice.pick(&policies))).unwrap());
+        options.projection = Some(projection::ViewOptions::parse(&json!(dice.pick(&policies))).unwrap());
     } else if dice.once_in(3) {
         let prefix = json!({"policy": "summary_prefix", "keep_last": dice.roll(6)});
-        options.projection = Some(projection::Options::parse(&prefix).unwrap());
+        options.projection = Some(projection::ViewOptions::parse(&prefix).unwrap());
     }
     if dice.once_in(3) {
         let sections = json!({"digests": {"share": 0.3}, "tail": {"share": 0.4}, "state": !dice.once_in(4)});
@@ -244,7 +244,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
             let summarized =
                 state.summarized_through.map(|turn| scope.conversation(told.id).turn(turn).unwrap().place);
             for block in context.included.iter().filter(|block| block.section == Section::Tail) {
-                let Source::Ids(ids) = &block.source else { continue };
+                let BlockSource::Ids(ids) = &block.source else { continue };
                 let turn = scope
                     .conversation(told.id)
                     .turn(ids[0].replace("evt_", "turn_").parse().unwrap())
@@ -259,7 +259,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
             let told_of = |section: Section| -> Vec<u64> {
                 let blocks = context.included.iter().filter(|block| block.section == section);
                 let ids = blocks.filter_map(|block| match &block.source {
-                    Source::Ids(ids) => Some(ids[0].replace("evt_", "turn_").parse().unwrap()),
+                    BlockSource::Ids(ids) => Some(ids[0].replace("evt_", "turn_").parse().unwrap()),
                     _ => None,
                 });
                 ids.map(|id| place(&scope.conversation(told.id).turn(id).unwrap())).collect()
@@ -592,7 +592,7 @@ fn a_projection_is_recorded_told_to_followers_and_can_be_made_again_from_the_log
     scope.say(id, message(json!({"role": "tool", "tool_call_id": "c1", "content": "error: no"})));
     scope.say(id, message(call(2)));
     scope.say(id, message(json!({"role": "tool", "tool_call_id": "c2", "content": "yes"})));
-    let options = projection::Options::parse(&json!("clean_tool_repair")).unwrap();
+    let options = projection::ViewOptions::parse(&json!("clean_tool_repair")).unwrap();
     let mut follow = scope.conversation(id).subscribe(5).unwrap();
     let (view, event) = scope.conversation(id).contexts().project_turn(&options).unwrap();
     assert_eq!((view.messages.len(), event.kind.as_str()), (3, "transcript.projection"));
@@ -623,7 +623,7 @@ fn a_live_scratchpad_is_in_the_state_and_a_root_of_projections() {
     }
     scope.say(id, NewTurn::user("thanks"));
     let options = json!({"policy": "reachability_gc", "root_window": 1, "require_write_barrier": true});
-    let options = projection::Options::parse(&options).unwrap();
+    let options = projection::ViewOptions::parse(&options).unwrap();
     let chat = scope.conversation(id);
     let projected = || chat.contexts().project(&options).unwrap().result.read::<Value>().unwrap();
     assert_eq!(projected()["reason"], "reachability_gc_write_barrier_missing");
@@ -768,8 +768,9 @@ fn a_context_fills_any_budget_past_turns_that_are_too_large() {
                 let used = context.tokens.used;
                 assert!(used <= budget, "{provider}: {used} of {budget}");
                 if used < budget - budget / 4 {
-                    let is_out =
-                        |block: &&Block| !context.included.iter().any(|other| other.source == block.source);
+                    let is_out = |block: &&ContextBlock| {
+                        !context.included.iter().any(|other| other.source == block.source)
+                    };
                     let mut small = whole.included.iter().filter(|block| block.tokens < (budget - used) / 2);
                     assert_eq!(small.find(is_out), None, "{provider}: {used} of {budget}");
                 }

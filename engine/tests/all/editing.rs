@@ -89,7 +89,7 @@ fn an_edit_keeps_its_place_in_every_view() {
         let wanted = ["Z1, edited", "A1", "Q2", "Z2, edited"];
         assert_eq!(read(&scope, id), wanted);
         assert_eq!(contents(&build(&scope, id).messages), wanted);
-        let raw = projection::Options::parse(&json!("raw")).unwrap();
+        let raw = projection::ViewOptions::parse(&json!("raw")).unwrap();
         assert_eq!(contents(&chat.contexts().project(&raw).unwrap().messages), wanted);
         let value: Value = serde_json::from_str(&export(&scope, id, Format::Transcript)).unwrap();
         let messages: Vec<&str> =
@@ -220,7 +220,8 @@ fn an_edit_of_what_a_checkpoint_covers_is_told_until_the_checkpoint_is_made_anew
 #[test]
 fn a_summary_prefix_tells_of_an_edit_of_what_it_covers() {
     let (_stage, stores) = stores();
-    let options = projection::Options::parse(&json!({"policy": "summary_prefix", "keep_last": 2})).unwrap();
+    let options =
+        projection::ViewOptions::parse(&json!({"policy": "summary_prefix", "keep_last": 2})).unwrap();
     for store in stores {
         let scope = store.tenant("acme").unwrap();
         let (id, said) = summarized(&scope, Settings::default());
@@ -305,7 +306,7 @@ fn results_of_a_call_that_was_edited_away_leave_every_prompt() {
     scope.say(id, NewTurn::assistant("There it is."));
     edit(&scope, id, call.id, "I had rather not.");
     let wanted = ["List it.", "I had rather not.", "There it is."];
-    let raw = projection::Options::parse(&json!("raw")).unwrap();
+    let raw = projection::ViewOptions::parse(&json!("raw")).unwrap();
     assert_eq!(contents(&scope.conversation(id).contexts().project(&raw).unwrap().messages), wanted);
     for provider in Provider::ALL {
         let options = ContextOptions { provider, ..ContextOptions::new(10_000) };

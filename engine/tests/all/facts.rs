@@ -9,10 +9,10 @@ use everturn::{
 };
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::event::Visibility;
-use everturn_core::fact::{Dropped, Fact, Status};
+use everturn_core::fact::{Dropped, Fact, FactStatus};
 use everturn_core::id::{ConversationId, FactId};
 use everturn_core::json::Raw;
-use everturn_views::recall::Kind;
+use everturn_views::recall::RecallKind;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ fn policy(facts: Value) -> Settings {
 }
 
 fn options(server: &ScriptedServer) -> Options {
-    let mut endpoint = Endpoint::new(model::Kind::OpenaiChat, server.url(), "some-model");
+    let mut endpoint = Endpoint::new(model::Protocol::OpenaiChat, server.url(), "some-model");
     endpoint.limits = Limits { backoff_first: Duration::from_millis(1), attempts: 1, ..Limits::default() };
     let model = Configured::new(Arc::new(HttpModel::new(endpoint).unwrap()));
     Options { models: BTreeMap::from([("default".to_string(), model)]), ..quiet() }
@@ -162,7 +162,7 @@ fn what_another_turn_says_too_is_surer_and_what_it_contradicts_gives_way() {
     scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
     assert_eq!(current(&scope, id), ["zoë Lives in Paris"]);
     let facts = all(&scope, id);
-    assert_eq!((facts[0].status, facts[0].superseded_by), (Status::Superseded, Some(facts[1].id)));
+    assert_eq!((facts[0].status, facts[0].superseded_by), (FactStatus::Superseded, Some(facts[1].id)));
     let then = scope
         .conversation(id)
         .facts()
@@ -464,7 +464,10 @@ fn facts_are_added_corrected_and_taken_back_by_hand() {
     assert_eq!(current(&scope, id), ["Zoë avoids coffee", "Zoë drinks green tea"]);
     let back =
         scope.conversation(id).facts().retract(avoids.id, Some("me".into()), Some("not so".into())).unwrap();
-    assert_eq!((back.status, back.retracted.unwrap().reason.as_deref()), (Status::Retracted, Some("not so")));
+    assert_eq!(
+        (back.status, back.retracted.unwrap().reason.as_deref()),
+        (FactStatus::Retracted, Some("not so"))
+    );
     refused(
         scope.conversation(id).facts().retract(avoids.id, None, None),
         "fact.retracted",
@@ -503,7 +506,7 @@ fn a_fork_inherits_facts_and_goes_on_alone_and_other_tenants_see_nothing() {
     assert_eq!(all(&scope, fork)[0].conversation, id, "it was learned there");
     scope.conversation(fork).facts().retract(tea.id, None, None).unwrap();
     assert_eq!((current(&scope, id), current(&scope, fork).len()), (vec!["Zoë drinks milk".to_string()], 0));
-    assert_eq!(scope.fact(tea.id).unwrap().status, Status::Superseded, "as its own conversation sees it");
+    assert_eq!(scope.fact(tea.id).unwrap().status, FactStatus::Superseded, "as its own conversation sees it");
     let other = store.tenant("globex").unwrap();
     refused(other.fact(tea.id), "fact.absent", "no fact");
     refused(
@@ -547,7 +550,7 @@ fn findable(store: &Everturn, scope: &Tenant, within: Option<ConversationId>) ->
     let found = |include_superseded| {
         let options = RecallOptions {
             conversation: within,
-            kinds: vec![Kind::Fact],
+            kinds: vec![RecallKind::Fact],
             limit: 50,
             include_superseded,
             ..RecallOptions::default()

@@ -9,12 +9,12 @@ use crate::compacting::{by_hand, good, policy};
 use crate::scripted_server::*;
 use crate::stage::*;
 use everturn::model::{
-    Configured, Delta, Endpoint, Finish, Generate, Generation, GenerationStep, HttpModel, Kind, Limits,
-    ModelReply, Provider, Request, Summarize, Summarizer, Tokens, wait,
+    Configured, Delta, Endpoint, Finish, Generation, GenerationStep, HttpModel, LanguageModel, Limits,
+    ModelReply, ModelRequest, ModelSummarizer, Protocol, Provider, ReplyTokens, Summarizer, wait,
 };
 use everturn::{
     AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
-    GenerationState, NewTurn, Options, Progress, Regenerate, Tenant, Update,
+    GenerationProgress, GenerationState, NewTurn, Options, Regenerate, Tenant, Update,
 };
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
@@ -41,7 +41,7 @@ fn limits() -> Limits {
     }
 }
 
-fn model_with(server: &ScriptedServer, kind: Kind, limits: Limits) -> Configured {
+fn model_with(server: &ScriptedServer, kind: Protocol, limits: Limits) -> Configured {
     let mut endpoint = Endpoint::new(kind, server.url(), "some-model");
     endpoint.limits = limits;
     Configured::new(Arc::new(HttpModel::new(endpoint).unwrap()))
@@ -52,14 +52,18 @@ fn options(model: Configured) -> Options {
 }
 
 /// A store in memory whose model is the server.
-fn asking_with(server: &ScriptedServer, kind: Kind, limits: Limits) -> (Everturn, Tenant, ConversationId) {
+fn asking_with(
+    server: &ScriptedServer,
+    kind: Protocol,
+    limits: Limits,
+) -> (Everturn, Tenant, ConversationId) {
     let store = Everturn::open_with("memory:", options(model_with(server, kind, limits))).unwrap();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin_with(prompted()).id;
     (store, scope, id)
 }
 
-fn asking(server: &ScriptedServer, kind: Kind) -> (Everturn, Tenant, ConversationId) {
+fn asking(server: &ScriptedServer, kind: Protocol) -> (Everturn, Tenant, ConversationId) {
     asking_with(server, kind, limits())
 }
 
@@ -162,11 +166,11 @@ fn chat_calls() -> Vec<String> {
 
 #[test]
 fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_sent() {
-    for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
+    for kind in [Protocol::OpenaiChat, Protocol::OpenaiResponses, Protocol::Anthropic] {
         let script = match kind {
-            Kind::OpenaiChat => stream(&chat_calls()),
-            Kind::OpenaiResponses => stream(&responses()),
-            Kind::Anthropic => stream(&ANTHROPIC),
+            Protocol::OpenaiChat => stream(&chat_calls()),
+            Protocol::OpenaiResponses => stream(&responses()),
+            Protocol::Anthropic => stream(&ANTHROPIC),
         };
         let server = ScriptedServer::start(vec![vec![script]]);
         let (_store, scope, id) = asking(&server, kind);
@@ -186,8 +190,8 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
         let mut deltas = Vec::new();
         let generated = loop {
             match generating.recv().unwrap().unwrap() {
-                Progress::Delta(delta) => deltas.push(delta),
-                Progress::Done(generated) => break *generated,
+                GenerationProgress::Delta(delta) => deltas.push(delta),
+                GenerationProgress::Done(generated) => break *generated,
             }
         };
         assert!(generating.recv().unwrap().is_none());
@@ -209,9 +213,9 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
         }
         let tokens = first.tokens.unwrap();
         let (prompt, completion) = match kind {
-            Kind::OpenaiChat => (3, 4),
-            Kind::OpenaiResponses => (7, 8),
-            Kind::Anthropic => (5, 9),
+            Protocol::OpenaiChat => (3, 4),
+            Protocol::OpenaiResponses => (7, 8),
+            Protocol::Anthropic => (5, 9),
         };
         assert_eq!((tokens.prompt, tokens.completion), (Some(prompt), Some(completion)));
         let kept: Vec<&str> =
@@ -242,11 +246,11 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
 /// A prompt that ends with a call is refused by every provider, so it is not sent.
 #[test]
 fn a_model_is_not_asked_while_the_last_call_waits() {
-    for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
+    for kind in [Protocol::OpenaiChat, Protocol::OpenaiResponses, Protocol::Anthropic] {
         let server = ScriptedServer::start(vec![vec![match kind {
-            Kind::OpenaiChat => says("done"),
-            Kind::OpenaiResponses => stream(&responses()),
-            Kind::Anthropic => stream(&ANTHROPIC),
+            Protocol::OpenaiChat => says("done"),
+            Protocol::OpenaiResponses => stream(&responses()),
+            Protocol::Anthropic => stream(&ANTHROPIC),
         }]]);
         let (_store, scope, id) = asking(&server, kind);
         scope.say(id, NewTurn::user("what is here?"));
@@ -266,19 +270,19 @@ fn a_model_is_not_asked_while_the_last_call_waits() {
 
 #[test]
 fn results_are_handed_back_and_the_next_prompt_has_the_answer_as_it_came() {
-    for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
+    for kind in [Protocol::OpenaiChat, Protocol::OpenaiResponses, Protocol::Anthropic] {
         let (first, second, result) = match kind {
-            Kind::OpenaiChat => (
+            Protocol::OpenaiChat => (
                 stream(&chat_calls()),
                 says("two files"),
                 r#"{"role":"tool","tool_call_id":"c1","content":"a.rs b.rs"}"#,
             ),
-            Kind::OpenaiResponses => (
+            Protocol::OpenaiResponses => (
                 stream(&responses()),
                 stream(&responses()),
                 r#"{"type":"function_call_output","call_id":"c1","output":"a.rs b.rs"}"#,
             ),
-            Kind::Anthropic => (
+            Protocol::Anthropic => (
                 stream(&ANTHROPIC),
                 stream(&ANTHROPIC),
                 r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"tu","content":"a.rs b.rs"}]}"#,
@@ -313,7 +317,7 @@ fn whoever_follows_sees_piece_after_piece_and_the_end() {
         more("lo"),
         rest(),
     ]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let generating = begin(&scope, id, input("greet")).unwrap();
     let turn = generating.turn;
     assert_eq!(scope.turn(turn).unwrap().status, Status::Pending);
@@ -343,7 +347,7 @@ fn whoever_follows_sees_piece_after_piece_and_the_end() {
 /// A model that must not be asked before what it is asked is on the disk.
 struct Asks(std::path::PathBuf);
 
-impl Generate for Asks {
+impl LanguageModel for Asks {
     fn provider(&self) -> Provider {
         Provider::OpenaiChat
     }
@@ -352,7 +356,7 @@ impl Generate for Asks {
         "asks"
     }
 
-    fn generate(&self, _: Request) -> Generation {
+    fn generate(&self, _: ModelRequest) -> Generation {
         let store =
             Everturn::open_with(self.0.to_str().unwrap(), Options { read_only: true, ..Options::default() });
         let scope = store.unwrap().tenant("acme").unwrap();
@@ -375,7 +379,7 @@ fn the_input_and_the_receipt_are_durable_before_the_model_is_asked() {
 #[test]
 fn the_input_never_gives_way_and_is_there_once() {
     let server = ScriptedServer::start((0..3).map(|_| vec![says("ok")]).collect());
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     long_ago(&scope, id);
     let context = |options: ContextOptions| GenerateOptions { context: options, ..input("") };
     let long = format!("QUESTION {}", "word ".repeat(300));
@@ -424,7 +428,7 @@ fn the_input_never_gives_way_and_is_there_once() {
 #[test]
 fn the_calls_that_the_input_answers_stay_with_it() {
     let server = ScriptedServer::start(vec![vec![says("ok")]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     long_ago(&scope, id);
     let arguments = json!({ "path": "a.rs", "text": "x ".repeat(200) }).to_string();
     scope.say(id, NewTurn::message(
@@ -449,7 +453,7 @@ fn the_calls_that_the_input_answers_stay_with_it() {
 #[test]
 fn a_prompt_for_anthropic_is_marked_for_its_cache_at_the_ends_of_sections() {
     let server = ScriptedServer::start((0..2).map(|_| vec![stream(&ANTHROPIC)]).collect());
-    let (_store, scope, id) = asking(&server, Kind::Anthropic);
+    let (_store, scope, id) = asking(&server, Protocol::Anthropic);
     scope.conversation(id).state().pin("budget", raw("900")).wait().unwrap();
     for text in ["one", "two"] {
         scope.say(id, NewTurn::user(text));
@@ -495,7 +499,7 @@ fn a_prompt_for_anthropic_is_marked_for_its_cache_at_the_ends_of_sections() {
 fn a_model_is_chosen_by_name_and_may_be_asked_to_serve_another() {
     let server = ScriptedServer::start((0..4).map(|_| vec![says("ok")]).collect());
     let model = |name: &str| {
-        let endpoint = Endpoint::new(Kind::OpenaiChat, server.url(), name);
+        let endpoint = Endpoint::new(Protocol::OpenaiChat, server.url(), name);
         Configured::new(Arc::new(HttpModel::new(endpoint).unwrap()))
     };
     let open = |names: &[&str]| {
@@ -533,7 +537,7 @@ fn a_model_is_chosen_by_name_and_may_be_asked_to_serve_another() {
 #[test]
 fn what_cannot_be_generated_is_refused_before_anything_is_said() {
     let server = ScriptedServer::start(Vec::new());
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let head = scope.conversation(id).get().unwrap().head.seq;
     let at = GenerateOptions {
         context: ContextOptions { at_seq: Some(1), ..ContextOptions::new(0) },
@@ -564,7 +568,7 @@ fn what_cannot_be_generated_is_refused_before_anything_is_said() {
 #[test]
 fn a_repeated_request_says_nothing_twice() {
     let server = ScriptedServer::start(vec![vec![Act::Send(whole(400, "", "{}"))], vec![says("ok")]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let request = || GenerateOptions {
         append: AppendOptions { idempotency_key: Some("k1".into()), ..AppendOptions::default() },
         ..input("once")
@@ -581,7 +585,7 @@ fn a_repeated_request_says_nothing_twice() {
 /// A model that says the same each time.
 struct Says(&'static str, String);
 
-impl Generate for Says {
+impl LanguageModel for Says {
     fn provider(&self) -> Provider {
         Provider::OpenaiChat
     }
@@ -590,14 +594,14 @@ impl Generate for Says {
         self.0
     }
 
-    fn generate(&self, _: Request) -> Generation {
+    fn generate(&self, _: ModelRequest) -> Generation {
         let reply = ModelReply {
             messages: Vec::new(),
             text: self.1.clone(),
             refusal: None,
             calls: Vec::new(),
             finish: Finish::Stop,
-            tokens: Tokens::default(),
+            tokens: ReplyTokens::default(),
             usage: None,
             model: self.0.into(),
             id: None,
@@ -613,9 +617,9 @@ fn a_model_that_a_caller_brings_is_the_default_of_its_requests_only() {
     for url in ["memory:".to_string(), stage.url()] {
         let models = [("default", says("own", "mine")), ("other", says("other-1", "other"))];
         let models: BTreeMap<_, _> = models.map(|(name, model)| (name.to_string(), model)).into();
-        let written = |name| Summarizer::new(Arc::new(Says(name, good(name))));
+        let written = |name| ModelSummarizer::new(Arc::new(Says(name, good(name))));
         let summarizers = ["default", "other"].map(|name| {
-            let summarizer: Arc<dyn Summarize> = Arc::new(written(name));
+            let summarizer: Arc<dyn Summarizer> = Arc::new(written(name));
             (name.to_string(), summarizer)
         });
         let options = Options { models, summarizers: summarizers.into(), ..quiet() };
@@ -655,14 +659,14 @@ fn a_model_that_a_caller_brings_is_the_default_of_its_requests_only() {
 #[test]
 fn a_turn_is_not_swept_away_while_its_model_thinks() {
     struct Thinks(Mutex<Option<UnboundedReceiver<String>>>);
-    impl Generate for Thinks {
+    impl LanguageModel for Thinks {
         fn provider(&self) -> Provider {
             Provider::OpenaiChat
         }
         fn model(&self) -> &str {
             "thinks"
         }
-        fn generate(&self, _: Request) -> Generation {
+        fn generate(&self, _: ModelRequest) -> Generation {
             let mut thoughts = self.0.lock().unwrap().take().unwrap();
             Generation::new(futures_util::stream::poll_fn(move |context| {
                 thoughts
@@ -683,7 +687,7 @@ fn a_turn_is_not_swept_away_while_its_model_thinks() {
     for _ in 0..3 {
         clock.advance_s(400);
         signal.send("hm".to_string()).unwrap();
-        assert!(matches!(generating.recv().unwrap(), Some(Progress::Delta(Delta::Thinking(_)))));
+        assert!(matches!(generating.recv().unwrap(), Some(GenerationProgress::Delta(Delta::Thinking(_)))));
         assert_eq!(store.sweep().unwrap().interrupted, 0);
     }
     // One that hangs for ever is given up, and does not keep the conversation.
@@ -738,7 +742,7 @@ fn what_is_traced_has_the_names_that_others_use_and_no_words_of_anybody() {
     let overflow = || vec![Act::Send(whole(400, "", OVERFLOW))];
     let answers = vec![overflow(), vec![stream(&chat_calls())], vec![Act::Send(whole(400, "", "{}"))]];
     let server = ScriptedServer::start(answers);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     long_ago(&scope, id);
     generate(&scope, id, input("SECRET question")).unwrap();
     generate(&scope, id, input("SECRET again")).unwrap_err();
@@ -777,7 +781,7 @@ fn a_generation_says_which_approvals_it_waits_for_and_goes_on_when_they_are_reso
     use everturn::{ApprovalBody, ApprovalOutcome};
     use everturn_core::approval::Approval;
     let server = ScriptedServer::start(vec![vec![says("Done.")]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let chat = scope.conversation(id);
     for approval in ["a1", "a2"] {
         let body = ApprovalBody { approval_id: approval.into(), ..ApprovalBody::default() };
@@ -811,7 +815,7 @@ fn a_generation_says_which_approvals_it_waits_for_and_goes_on_when_they_are_reso
 #[test]
 fn a_generation_that_waits_can_be_stopped() {
     let server = ScriptedServer::start(Vec::new());
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let body = everturn::ApprovalBody { approval_id: "a1".into(), ..everturn::ApprovalBody::default() };
     scope.conversation(id).state().request_approval(body, None).wait().unwrap();
     let generation = {
@@ -839,7 +843,7 @@ fn told(scope: &Tenant, id: ConversationId) -> Vec<String> {
 fn an_answer_generated_anew_takes_the_place_of_the_old_one() {
     let script = ["A1", "A2", "A2, other", "A1, other"].map(|word| vec![says(word)]);
     let server = ScriptedServer::start(script.into());
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let first = generate(&scope, id, input("Q1")).unwrap().turns.remove(0);
     let second = generate(&scope, id, input("Q2")).unwrap().turns.remove(0);
     let last = generate(&scope, id, anew(Regenerate::Last)).unwrap();
@@ -862,7 +866,7 @@ fn an_answer_generated_anew_takes_the_place_of_the_old_one() {
 fn an_answer_stays_until_the_new_one_is_complete() {
     let failed = Act::Send(whole(400, "", r#"{"error":{"message":"no"}}"#));
     let server = ScriptedServer::start(vec![vec![says("A1")], vec![failed]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     generate(&scope, id, input("Q1")).unwrap();
     generate(&scope, id, anew(Regenerate::Last)).unwrap_err();
     assert_eq!(told(&scope, id), ["Q1", "A1"]);
@@ -877,7 +881,7 @@ fn all_items_of_an_answer_are_replaced() {
             &responses()[2..].iter().map(|last| last.replace(&format!("{MESSAGE},"), "")).collect::<Vec<_>>(),
         )],
     ]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiResponses);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiResponses);
     let old = generate(&scope, id, input("Q1")).unwrap().turns;
     let new = generate(&scope, id, anew(Regenerate::Turn(old[1].id))).unwrap().turns;
     let places = |turns: &[Turn]| turns.iter().map(|turn| turn.place).collect::<Vec<_>>();
@@ -895,7 +899,7 @@ fn all_items_of_an_answer_are_replaced() {
 #[test]
 fn only_an_answer_that_stands_is_generated_anew() {
     let server = ScriptedServer::start(vec![vec![says("A1")], vec![says("A1, other")]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let nothing = generate(&scope, id, anew(Regenerate::Last));
     refused(nothing, "generate.nothing_to_regenerate", "without `regenerate`");
     let question = scope.say(id, NewTurn::user("Q1"));

@@ -3,8 +3,9 @@
 use crate::scripted_server::*;
 use everturn::Error;
 use everturn::model::{
-    Delta, Embed, Embedding, Endpoint, Finish, Generate, Generation, GenerationStep, HttpEmbedder, HttpModel,
-    Kind, Limits, Provider, Request, Secret, Summarize, Summarizer, Tokens, wait,
+    Delta, Embed, Embedding, Endpoint, Finish, Generation, GenerationStep, HttpEmbedder, HttpModel,
+    LanguageModel, Limits, ModelRequest, ModelSummarizer, Protocol, Provider, ReplyTokens, Secret,
+    Summarizer, wait,
 };
 use everturn_core::json::Raw;
 use futures_util::StreamExt;
@@ -16,23 +17,23 @@ fn raw(text: &str) -> Raw {
     Raw::new(text.to_string()).unwrap()
 }
 
-fn endpoint(server: &ScriptedServer, kind: Kind) -> Endpoint {
+fn endpoint(server: &ScriptedServer, kind: Protocol) -> Endpoint {
     let mut endpoint = Endpoint::new(kind, server.url(), "some-model");
     endpoint.api_key = Some(Secret::new("sk-1"));
     endpoint.limits.backoff_first = Duration::from_millis(1);
     endpoint
 }
 
-fn request() -> Request {
-    Request {
+fn request() -> ModelRequest {
+    ModelRequest {
         system: Some(raw("\"Be brief.\"")),
         messages: vec![raw(r#"{"role":"user","content":"hi"}"#)],
         tools: vec![raw(r#"{"name":"ls"}"#)],
-        ..Request::default()
+        ..ModelRequest::default()
     }
 }
 
-fn model(server: &ScriptedServer, kind: Kind) -> HttpModel {
+fn model(server: &ScriptedServer, kind: Protocol) -> HttpModel {
     HttpModel::new(endpoint(server, kind)).unwrap()
 }
 
@@ -51,7 +52,7 @@ const ANTHROPIC: [&str; 9] = [
 #[test]
 fn a_chat_server_is_asked_with_a_bearer_key() {
     let server = ScriptedServer::start(vec![vec![says("hello")]]);
-    let model = model(&server, Kind::OpenaiChat);
+    let model = model(&server, Protocol::OpenaiChat);
     assert_eq!((model.provider(), model.model()), (Provider::OpenaiChat, "some-model"));
     let answer = model.generate(request()).wait().unwrap();
     assert_eq!((answer.text.as_str(), answer.finish), ("hello", Finish::Stop));
@@ -73,7 +74,7 @@ fn a_chat_server_is_asked_with_a_bearer_key() {
 #[test]
 fn anthropic_is_asked_with_its_own_headers_and_keeps_the_signature() {
     let server = ScriptedServer::start(vec![vec![stream(&ANTHROPIC)]]);
-    let model = model(&server, Kind::Anthropic);
+    let model = model(&server, Protocol::Anthropic);
     assert_eq!(model.provider(), Provider::Anthropic);
     let answer = model.generate(request()).wait().unwrap();
     assert_eq!(
@@ -83,7 +84,7 @@ fn anthropic_is_asked_with_its_own_headers_and_keeps_the_signature() {
         )]
     );
     assert_eq!((answer.finish, answer.calls[0].name.as_str()), (Finish::ToolCalls, "ls"));
-    assert_eq!(answer.tokens, Tokens { prompt: Some(5), completion: Some(9), cached: None });
+    assert_eq!(answer.tokens, ReplyTokens { prompt: Some(5), completion: Some(9), cached: None });
     let seen = &server.seen()[0];
     assert_eq!(seen.line, "POST /v1/messages HTTP/1.1");
     assert_eq!(seen.header("x-api-key"), Some("sk-1"));
@@ -110,7 +111,7 @@ fn responses_are_asked_for_without_being_stored_and_give_their_items() {
             r#"{{"type":"response.completed","response":{{"id":"r","model":"x","status":"completed","output":[{item}],"usage":{{"input_tokens":1,"output_tokens":2}}}}}}"#
         ),
     ])]]);
-    let model = model(&server, Kind::OpenaiResponses);
+    let model = model(&server, Protocol::OpenaiResponses);
     assert_eq!(model.provider(), Provider::OpenaiResponses);
     let answer = model.generate(request()).wait().unwrap();
     assert_eq!((answer.text.as_str(), answer.messages), ("hello", vec![raw(item)]));
@@ -129,7 +130,7 @@ fn responses_are_asked_for_without_being_stored_and_give_their_items() {
 #[test]
 fn a_server_without_keys_is_asked_without_one() {
     let server = ScriptedServer::start(vec![vec![says("hello")]]);
-    let endpoint = Endpoint { api_key: None, ..endpoint(&server, Kind::OpenaiChat) };
+    let endpoint = Endpoint { api_key: None, ..endpoint(&server, Protocol::OpenaiChat) };
     HttpModel::new(endpoint).unwrap().generate(request()).wait().unwrap();
     assert_eq!(server.seen()[0].header("authorization"), None);
 }
@@ -137,7 +138,7 @@ fn a_server_without_keys_is_asked_without_one() {
 #[test]
 fn what_cannot_work_is_refused_before_anything_is_sent() {
     let server = ScriptedServer::start(vec![]);
-    let good = || endpoint(&server, Kind::OpenaiChat);
+    let good = || endpoint(&server, Protocol::OpenaiChat);
     for (endpoint, code) in [
         (Endpoint { base_url: "ftp://x".into(), ..good() }, "model.base_url"),
         (Endpoint { api_key: Some(Secret::new("sk-1\n")), ..good() }, "model.key_malformed"),
@@ -148,9 +149,9 @@ fn what_cannot_work_is_refused_before_anything_is_sent() {
         assert!(matches!(error, Error::Invalid(_)) && error.code() == code, "{error:?}");
         assert!(!error.text().contains("sk-1"));
     }
-    let odd = Request { temperature: Some(f64::INFINITY), ..request() };
+    let odd = ModelRequest { temperature: Some(f64::INFINITY), ..request() };
     assert_eq!(
-        model(&server, Kind::OpenaiChat).generate(odd).wait().unwrap_err().code(),
+        model(&server, Protocol::OpenaiChat).generate(odd).wait().unwrap_err().code(),
         "model.temperature"
     );
     assert!(server.seen().is_empty());
@@ -166,7 +167,7 @@ fn https_is_spoken_to_a_server_that_should() {
         std::io::Read::read_exact(&mut listener.accept().unwrap().0, &mut first).unwrap();
         first
     });
-    let mut endpoint = Endpoint::new(Kind::OpenaiChat, format!("https://{address}"), "m");
+    let mut endpoint = Endpoint::new(Protocol::OpenaiChat, format!("https://{address}"), "m");
     endpoint.limits.attempts = 1;
     match HttpModel::new(endpoint) {
         Ok(model) => {
@@ -185,7 +186,7 @@ fn every_piece_comes_in_order_also_to_a_slow_reader() {
     let mut events: Vec<String> = words.iter().map(|word| said(word)).collect();
     events.push(FINISHED.to_string());
     let server = ScriptedServer::start(vec![vec![stream(&events)]]);
-    let mut generation = model(&server, Kind::OpenaiChat).generate(request());
+    let mut generation = model(&server, Protocol::OpenaiChat).generate(request());
     let mut shown = String::new();
     loop {
         match generation.recv().unwrap().unwrap() {
@@ -201,7 +202,7 @@ fn every_piece_comes_in_order_also_to_a_slow_reader() {
 #[test]
 fn it_works_without_a_runtime_on_any_executor_and_inside_tokio() {
     let server = ScriptedServer::start((0..5).map(|_| vec![says("hello")]).collect());
-    let model = Arc::new(model(&server, Kind::OpenaiChat));
+    let model = Arc::new(model(&server, Protocol::OpenaiChat));
     let ask = || model.generate(request());
     assert_eq!(ask().wait().unwrap().text, "hello");
     assert_eq!(futures_executor::block_on(ask().answer()).unwrap().text, "hello");
@@ -216,10 +217,10 @@ fn it_works_without_a_runtime_on_any_executor_and_inside_tokio() {
 #[test]
 fn many_are_asked_at_once_and_one_that_hangs_holds_up_nobody() {
     let slow = ScriptedServer::start(vec![vec![Act::Hang]]);
-    let hanging = model(&slow, Kind::OpenaiChat).generate(request());
+    let hanging = model(&slow, Protocol::OpenaiChat).generate(request());
     slow.await_requests(1);
     let server = ScriptedServer::start((0..30).map(|_| vec![says("hello")]).collect());
-    let model = model(&server, Kind::OpenaiChat);
+    let model = model(&server, Protocol::OpenaiChat);
     let all: Vec<Generation> = (0..30).map(|_| model.generate(request())).collect();
     assert!(all.into_iter().all(|generation| generation.wait().unwrap().text == "hello"));
     drop(hanging);
@@ -236,7 +237,7 @@ fn a_connection_is_used_again_although_the_answer_was_over_before_its_body() {
     script
         .extend((0..300).map(|_| vec![Act::Send([open_head(), words.clone().into()].concat()), Act::Close]));
     let server = ScriptedServer::start(script);
-    let model = model(&server, Kind::OpenaiChat);
+    let model = model(&server, Protocol::OpenaiChat);
     model.generate(request()).wait().unwrap();
     read.send(()).unwrap();
     // The next request may well come before the end of the body; sooner or later one finds the connection free.
@@ -250,7 +251,7 @@ fn a_connection_is_used_again_although_the_answer_was_over_before_its_body() {
 #[test]
 fn a_summarizer_asks_for_json_where_its_instructions_do() {
     let server = ScriptedServer::start(vec![vec![says("{}")], vec![says("prose")]]);
-    let summarizer = Summarizer::new(Arc::new(model(&server, Kind::OpenaiChat)));
+    let summarizer = ModelSummarizer::new(Arc::new(model(&server, Protocol::OpenaiChat)));
     assert_eq!(summarizer.name(), "some-model");
     assert_eq!(wait(summarizer.summarize("Answer in JSON.", "a \"b\"\n")).unwrap(), "{}");
     assert_eq!(wait(summarizer.summarize("Be brief.", "json")).unwrap(), "prose");
@@ -274,7 +275,7 @@ fn a_summary_that_is_cut_refused_or_empty_is_none() {
         (vec![said(" \n"), ends("stop")], "model.garbage"),
     ] {
         let server = ScriptedServer::start(vec![vec![stream(&events)]]);
-        let summarizer = Summarizer::new(Arc::new(model(&server, Kind::OpenaiChat)));
+        let summarizer = ModelSummarizer::new(Arc::new(model(&server, Protocol::OpenaiChat)));
         assert_eq!(wait(summarizer.summarize("s", "u")).unwrap_err().code(), code);
     }
 }
@@ -296,7 +297,7 @@ fn texts_are_embedded_in_batches_and_in_order() {
         vec![vectors(&[&[3.0, 0.5]])],
     ]);
     let how = Embedding { batch_texts_max: 2, ..Embedding::default() };
-    let embedder = HttpEmbedder::new(endpoint(&server, Kind::OpenaiChat), how).unwrap();
+    let embedder = HttpEmbedder::new(endpoint(&server, Protocol::OpenaiChat), how).unwrap();
     assert_eq!((embedder.model(), embedder.dimensions()), ("some-model", None));
     let got = wait(embedder.embed(texts(&["a", "b", "c"]))).unwrap();
     assert_eq!(got, [[1.0, 0.0], [2.0, 0.0], [3.0, 0.5]]);
@@ -316,7 +317,7 @@ fn texts_are_embedded_in_batches_and_in_order() {
 fn vectors_of_another_length_are_refused() {
     let server =
         ScriptedServer::start(vec![vec![vectors(&[&[1.0, 2.0]])], vec![vectors(&[&[1.0, 2.0, 3.0]])]]);
-    let embedder = HttpEmbedder::new(endpoint(&server, Kind::OpenaiChat), Embedding::default()).unwrap();
+    let embedder = HttpEmbedder::new(endpoint(&server, Protocol::OpenaiChat), Embedding::default()).unwrap();
     wait(embedder.embed(texts(&["a"]))).unwrap();
     let error = wait(embedder.embed(texts(&["a"]))).unwrap_err();
     assert!(
@@ -326,7 +327,7 @@ fn vectors_of_another_length_are_refused() {
 
     let server = ScriptedServer::start(vec![vec![vectors(&[&[1.0, 2.0]])]]);
     let how = Embedding { dimensions: Some(3), shorten: true, ..Embedding::default() };
-    let embedder = HttpEmbedder::new(endpoint(&server, Kind::OpenaiChat), how).unwrap();
+    let embedder = HttpEmbedder::new(endpoint(&server, Protocol::OpenaiChat), how).unwrap();
     assert_eq!(embedder.dimensions(), Some(3));
     assert_eq!(wait(embedder.embed(texts(&["a"]))).unwrap_err().code(), "model.dimensions");
     assert_eq!(server.seen()[0].json()["dimensions"], 3);
@@ -350,7 +351,7 @@ fn an_embedding_server_has_the_same_faults() {
         (vec![Act::Send(open_head()), Act::Flood(vec![b' '; 1000])], "limit.exceeded"),
     ] {
         let server = ScriptedServer::start(vec![script]);
-        let mut endpoint = endpoint(&server, Kind::OpenaiChat);
+        let mut endpoint = endpoint(&server, Protocol::OpenaiChat);
         endpoint.limits.first_byte_timeout = Duration::from_millis(500);
         endpoint.limits.idle_timeout = Duration::from_millis(500);
         endpoint.limits.answer_bytes_max = 100_000;
@@ -361,7 +362,7 @@ fn an_embedding_server_has_the_same_faults() {
     }
     let server = ScriptedServer::start(vec![]);
     assert_eq!(
-        HttpEmbedder::new(endpoint(&server, Kind::Anthropic), Embedding::default()).err().unwrap().code(),
+        HttpEmbedder::new(endpoint(&server, Protocol::Anthropic), Embedding::default()).err().unwrap().code(),
         "model.kind"
     );
 }
@@ -369,7 +370,7 @@ fn an_embedding_server_has_the_same_faults() {
 #[test]
 fn dropping_an_embedding_ends_the_request() {
     let server = ScriptedServer::start(vec![vec![Act::Hang]]);
-    let embedder = HttpEmbedder::new(endpoint(&server, Kind::OpenaiChat), Embedding::default()).unwrap();
+    let embedder = HttpEmbedder::new(endpoint(&server, Protocol::OpenaiChat), Embedding::default()).unwrap();
     let mut asked = embedder.embed(texts(&["a"]));
     // It begins with the first look at it.
     assert!(futures_executor::block_on(futures_util::future::poll_immediate(&mut asked)).is_none());

@@ -4,7 +4,8 @@
 use crate::scripted_server::*;
 use everturn::Error;
 use everturn::model::{
-    Delta, Endpoint, Generate, Generation, GenerationStep, HttpModel, Kind, Limits, Request, Secret,
+    Delta, Endpoint, Generation, GenerationStep, HttpModel, LanguageModel, Limits, ModelRequest, Protocol,
+    Secret,
 };
 use std::time::Duration;
 
@@ -21,10 +22,10 @@ fn limits() -> Limits {
 }
 
 fn ask(server: &ScriptedServer, limits: Limits) -> Generation {
-    let mut endpoint = Endpoint::new(Kind::OpenaiChat, server.url(), "m");
+    let mut endpoint = Endpoint::new(Protocol::OpenaiChat, server.url(), "m");
     endpoint.api_key = Some(Secret::new(KEY));
     endpoint.limits = limits;
-    HttpModel::new(endpoint).unwrap().generate(Request::default())
+    HttpModel::new(endpoint).unwrap().generate(ModelRequest::default())
 }
 
 /// What was shown, and how it ended.
@@ -395,9 +396,9 @@ fn a_server_that_is_not_there_is_tried_again_and_named() {
     let gone = ScriptedServer::start(vec![]);
     let url = gone.url();
     drop(gone);
-    let mut endpoint = Endpoint::new(Kind::OpenaiChat, &url, "m");
+    let mut endpoint = Endpoint::new(Protocol::OpenaiChat, &url, "m");
     endpoint.limits = limits();
-    let error = HttpModel::new(endpoint).unwrap().generate(Request::default()).wait().unwrap_err();
+    let error = HttpModel::new(endpoint).unwrap().generate(ModelRequest::default()).wait().unwrap_err();
     assert!(matches!(error, Error::Busy(_)) && error.code() == "model.unavailable", "{error:?}");
     assert!(error.text().contains(&format!("no connection to {url}")), "{error}");
 }

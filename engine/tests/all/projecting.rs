@@ -3,7 +3,7 @@
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::scripted_server::{ScriptedServer, says};
 use crate::stage::{PATIENCE, Short, memory, quiet, refused};
-use everturn::model::{Configured, Endpoint, HttpModel, Kind, wait};
+use everturn::model::{Configured, Endpoint, HttpModel, Protocol, wait};
 use everturn::{
     CompactOptions, ContextOptions, Everturn, GenerateOptions, NewConversation, NewTurn, Options, Tenant,
     Update,
@@ -26,7 +26,7 @@ fn policy(value: Value) -> Settings {
 
 fn asking(server: &ScriptedServer) -> (Everturn, Tenant) {
     let model = Configured::new(Arc::new(
-        HttpModel::new(Endpoint::new(Kind::OpenaiChat, server.url(), "some-model")).unwrap(),
+        HttpModel::new(Endpoint::new(Protocol::OpenaiChat, server.url(), "some-model")).unwrap(),
     ));
     let models = BTreeMap::from([("default".to_string(), model)]);
     let store = Everturn::open_with("memory:", Options { models, ..quiet() }).unwrap();
@@ -153,7 +153,7 @@ fn a_conversation_can_have_a_default_projection() {
     use_tool(&scope, id, 1, "error: no such folder");
     use_tool(&scope, id, 2, "here it is");
     let built = |projection: Option<Value>| {
-        let projection = projection.map(|value| projection::Options::parse(&value).unwrap());
+        let projection = projection.map(|value| projection::ViewOptions::parse(&value).unwrap());
         let options = ContextOptions { projection, ..ContextOptions::new(8000) };
         let context = scope.conversation(id).contexts().build(&options).unwrap();
         context.messages.iter().map(Raw::get).collect::<Vec<_>>().join("\n")
@@ -214,7 +214,7 @@ fn a_projection_that_reads_only_what_is_new_equals_one_of_the_whole_log() {
                 continue;
             }
             let policies = ["raw", "clean_tool_repair", "squash_failed_calls", "clear_tool_uses"];
-            let options = projection::Options::parse(&json!(dice.pick(&policies))).unwrap();
+            let options = projection::ViewOptions::parse(&json!(dice.pick(&policies))).unwrap();
             let start = chat.get().unwrap().view_start().0;
             let turns: Vec<_> = scope.turns(id).into_iter().filter(|turn| turn.place > start).collect();
             let messages: Vec<_> =

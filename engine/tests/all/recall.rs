@@ -9,8 +9,8 @@ use everturn::{
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
-use everturn_views::context::{Section, Source};
-use everturn_views::recall::{Kind, Mode};
+use everturn_views::context::{BlockSource, Section};
+use everturn_views::recall::{RecallKind, RecallMode};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn what_a_program_wrote_into_a_message_of_the_user_is_not_the_users_words() {
             scope.say(id, NewTurn::message(json!({"role":"user","content":content}).to_string()));
         }
         indexed(&store);
-        for mode in [Mode::Lexical, Mode::Hybrid] {
+        for mode in [RecallMode::Lexical, RecallMode::Hybrid] {
             let found = |query: &str, roles: &[Role]| {
                 let options = RecallOptions { roles: roles.to_vec(), mode, ..within(id) };
                 let hits = scope.recall(query, &options).unwrap().data;
@@ -103,7 +103,8 @@ fn everybody_in_a_message_is_named_for_what_they_said() {
     scope.say(id, NewTurn::user("Thanks."));
     indexed(&store);
     let found = |query: &str| {
-        let hits = scope.recall(query, &RecallOptions { mode: Mode::Lexical, ..within(id) }).unwrap().data;
+        let hits =
+            scope.recall(query, &RecallOptions { mode: RecallMode::Lexical, ..within(id) }).unwrap().data;
         hits.into_iter().map(|hit| (hit.role.unwrap(), hit.snippet.text)).collect::<Vec<_>>()
     };
     assert_eq!(found("flamingo"), [(Role::Tool, "flamingo on 4711".into())]);
@@ -155,7 +156,7 @@ fn results_and_notices_in_messages_of_the_user_are_not_the_users_words() {
     }
     indexed(&store);
     let found = |role| {
-        let options = RecallOptions { roles: vec![role], mode: Mode::Lexical, ..within(id) };
+        let options = RecallOptions { roles: vec![role], mode: RecallMode::Lexical, ..within(id) };
         let hits = scope.recall("wombat", &options).unwrap().data;
         assert!(hits.iter().all(|hit| hit.role == Some(role)));
         let mut found: Vec<String> = hits.iter().map(|hit| hit.snippet.text.clone()).collect();
@@ -204,13 +205,13 @@ fn what_is_said_is_found_with_who_when_and_why() {
         scope.say(id, NewTurn::text(Role::Assistant, "The harbour is behind src/harbour/map.rs.").by("bot"));
     indexed(&store);
     let found = recall(&scope, "map.rs harbour");
-    assert_eq!(found.mode, Mode::Lexical);
+    assert_eq!(found.mode, RecallMode::Lexical);
     assert!(found.note.as_ref().unwrap().contains("no embedder"), "{:?}", found.note);
     assert_eq!(found.behind.events, 0);
     let best = &found.data[0];
     assert_eq!(
         (best.kind, best.turn, best.conversation, best.seq),
-        (Kind::Turn, Some(turn.id), id, turn.seq)
+        (RecallKind::Turn, Some(turn.id), id, turn.seq)
     );
     assert_eq!(
         (best.actor.as_deref(), best.role, best.at),
@@ -224,7 +225,7 @@ fn what_is_said_is_found_with_who_when_and_why() {
             && best.score > found.data[1].score
             && best.matched.vector.is_none()
     );
-    let lexical = RecallOptions { mode: Mode::Lexical, ..within(id) };
+    let lexical = RecallOptions { mode: RecallMode::Lexical, ..within(id) };
     assert_eq!(scope.recall("harbour", &lexical).unwrap().note, None, "asked for words, got words");
     let of_ann = RecallOptions { actors: vec!["ann".into()], roles: vec![Role::User], ..within(id) };
     assert_eq!(shown(&scope.recall("harbour", &of_ann).unwrap()), ["where is the [harbour]?"]);
@@ -521,13 +522,13 @@ fn a_fork_finds_what_it_inherited_from_a_deleted_parent() {
         for _ in 0..2 {
             indexed(&store);
             for options in [RecallOptions::default(), within(fork)] {
-                for mode in [Mode::Lexical, Mode::Hybrid] {
+                for mode in [RecallMode::Lexical, RecallMode::Hybrid] {
                     let found = scope.recall("pangolin", &RecallOptions { mode, ..options.clone() }).unwrap();
-                    let turns = found.data.iter().filter(|hit| hit.kind == Kind::Turn);
+                    let turns = found.data.iter().filter(|hit| hit.kind == RecallKind::Turn);
                     let mut texts: Vec<String> = turns.map(|hit| hit.snippet.marked("", "")).collect();
                     texts.sort();
                     assert_eq!(texts, ["the pangolin sleeps here", "then the pangolin wakes"]);
-                    assert!(found.data.iter().any(|hit| hit.kind == Kind::Fact));
+                    assert!(found.data.iter().any(|hit| hit.kind == RecallKind::Fact));
                     assert!(found.data.iter().all(|hit| hit.conversation == fork), "{found:?}");
                 }
             }
@@ -564,7 +565,7 @@ fn asks(query: Option<&str>) -> ContextOptions {
 fn recalled_ids(context: &Context) -> Vec<String> {
     let blocks = context.included.iter().filter(|block| block.section == Section::Recalled);
     let ids = blocks.flat_map(|block| match &block.source {
-        Source::Ids(ids) => ids.clone(),
+        BlockSource::Ids(ids) => ids.clone(),
         other => panic!("{other:?} is no turn"),
     });
     ids.map(|id| id.replace("evt_", "turn_")).collect()

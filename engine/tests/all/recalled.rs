@@ -8,7 +8,7 @@ use everturn_core::fact::Fact;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
-use everturn_views::context::{Section, Sections, Source};
+use everturn_views::context::{BlockSource, Section, Sections};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ fn read(context: &Context) -> String {
 fn facts_in(context: &Context) -> BTreeSet<String> {
     let blocks = context.receipt.blocks.iter().filter(|block| block.section == Section::Facts);
     let ids = blocks.flat_map(|block| match &block.source {
-        Source::Ids(ids) => ids.clone(),
+        BlockSource::Ids(ids) => ids.clone(),
         other => panic!("{other:?} is no fact"),
     });
     ids.collect()

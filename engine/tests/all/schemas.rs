@@ -14,8 +14,8 @@ use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::fact::Dropped;
 use everturn_core::id::{ConversationId, GenerationId};
 use everturn_core::json::Raw;
-use everturn_core::redaction::Mode;
-use everturn_views::projection::View;
+use everturn_core::redaction::RedactionMode;
+use everturn_views::projection::ProjectedView;
 use everturn_views::state::ToolBody;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -277,7 +277,9 @@ fn what_is_answered_is_what_its_schema_says() {
     scope.conversation(id).contexts().record(&context).unwrap();
     answers.fits(&scope.conversation(id).contexts().build(&ContextOptions::new(20_000)).unwrap());
     let options = everturn::script::options(&json!({"policy": "clean_tool_repair"})).unwrap();
-    answers.check::<View<'_>>(scope.conversation(id).contexts().project(&options).unwrap().result.get());
+    answers.check::<ProjectedView<'_>>(
+        scope.conversation(id).contexts().project(&options).unwrap().result.get(),
+    );
     until("everything is in the index", || store.behind().unwrap().events == 0);
     let found = scope.recall("harbour src/part_3.rs", &RecallOptions::default()).unwrap();
     assert!(!found.data.is_empty());
@@ -313,7 +315,7 @@ fn what_is_answered_is_what_its_schema_says() {
     answers.fits(&[Format::Jsonl, Format::OpenaiChat].to_vec());
     answers.fits(&Provider::ALL.to_vec());
     assert!(Provider::ALL.iter().all(|provider| json!(provider) == provider.as_str()));
-    answers.fits(&[Mode::Off, Mode::Mark, Mode::Mask].to_vec());
+    answers.fits(&[RedactionMode::Off, RedactionMode::Mark, RedactionMode::Mask].to_vec());
     answers.fits(&SystemPrompt::new("Be brief.".into()));
     generations(id, &mut answers);
     no_name_is_taken_twice(&answers);

@@ -5,7 +5,7 @@ mod hostile;
 use everturn::Error;
 use everturn::script::{self, Metered, Script};
 use everturn_core::json::Raw;
-use everturn_views::projection::{Message, Options, View, project};
+use everturn_views::projection::{Message, ProjectedView, ViewOptions, project};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::alloc::System;
@@ -25,8 +25,8 @@ fn said(texts: &[&str]) -> Vec<Message> {
     texts.iter().map(|text| Message::of(json!({"role": "user", "content": text})).unwrap()).collect()
 }
 
-fn view<'a>(messages: &'a [Message], source: &str) -> Result<View<'a>, Error> {
-    project(messages, None, &Options::custom(Script::compile(source)?))
+fn view<'a>(messages: &'a [Message], source: &str) -> Result<ProjectedView<'a>, Error> {
+    project(messages, None, &ViewOptions::custom(Script::compile(source)?))
 }
 
 fn shown(messages: &[Message], source: &str) -> Vec<Value> {
@@ -399,7 +399,7 @@ fn one_run_leaves_nothing_to_the_next_and_threads_can_share_a_script() {
     )
     .unwrap();
     let messages = said(&["a", "b"]);
-    let options = Options::custom(script);
+    let options = ViewOptions::custom(script);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

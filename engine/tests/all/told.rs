@@ -94,7 +94,7 @@ fn types_of_public_fields_have_names() {
         chat.state().read().unwrap();
     let _: Vec<everturn::PendingApproval> = pending_approvals;
     let _: Vec<everturn::PendingTool> = pending_tools;
-    let _: Vec<everturn::Pin> = pins.into_values().collect();
+    let _: Vec<everturn::PinnedValue> = pins.into_values().collect();
     let _: Vec<everturn::Scratchpad> = scratchpads.into_values().collect();
     let _: Option<everturn::Successor> = appended.turns[0].superseded_by;
     let _: Option<everturn::Body> = chat.log().read(0, 1).unwrap().remove(0).body;
@@ -111,7 +111,7 @@ fn types_of_public_fields_have_names() {
     let everturn::Fact { status, sources, retracted, .. } = chat.facts().add(fact).unwrap();
     let (_, _, _): (everturn::FactStatus, Vec<everturn::FactSource>, Option<everturn::Retraction>) =
         (status, sources, retracted);
-    let everturn::ProjectionOptions { policies, signatures, reachability, clearing, .. } =
+    let everturn::ViewOptions { policies, signatures, reachability, clearing, .. } =
         everturn::script::options(&serde_json::json!({"policy": "clear_tool_uses"})).unwrap();
     let _: Vec<everturn::ProjectionPolicy> = policies;
     let (_, _, clearing): (everturn::Signatures, everturn::Reachability, everturn::Clearing) =

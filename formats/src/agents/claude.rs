@@ -10,8 +10,8 @@ use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::tree::{ParentAt, Said, Tree};
 use super::{
-    Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, detect, name_of, nth,
-    prompt_title, title,
+    AgentEntry, AgentFormat, BranchPoint, EntryContent, ImportOrigin, ParsedTurn, Thread, conversation_id,
+    detect, name_of, nth, prompt_title, title,
 };
 use bundle::Bundle;
 use everturn_core::event::Visibility;
@@ -141,7 +141,7 @@ impl ClaudeCode {
         }
     }
 
-    fn begin(&mut self, session: String, out: &mut Vec<Entry>) {
+    fn begin(&mut self, session: String, out: &mut Vec<AgentEntry>) {
         self.session = Some(session);
         for waiting in std::mem::take(&mut self.waiting) {
             match waiting {
@@ -152,7 +152,7 @@ impl ClaudeCode {
     }
 
     /// Begins without a line that names the session and its folder.
-    fn begin_without(&mut self, out: &mut Vec<Entry>) {
+    fn begin_without(&mut self, out: &mut Vec<AgentEntry>) {
         let texts = self.waiting.iter().map(|waiting| match waiting {
             Waiting::Line(_, text) => text.as_str(),
             Waiting::Unreadable(_, body) => body.get(),
@@ -180,8 +180,8 @@ impl ClaudeCode {
         let main = fork.or_else(|| self.homes.get(&(session.clone(), None)).copied());
         let main = main.map(|thread| self.threads[thread].id);
         let main = main.unwrap_or_else(|| conversation_id(&[NAME, self.own.as_deref().unwrap_or(&session)]));
-        let origin = Origin {
-            format: Format::ClaudeCode.name(),
+        let origin = ImportOrigin {
+            format: AgentFormat::ClaudeCode.name(),
             cwd: own(line, "cwd"),
             git_branch: own(line, "gitBranch").filter(|branch| !branch.is_empty()),
             version: own(line, "version"),
@@ -201,7 +201,7 @@ impl ClaudeCode {
     }
 
     /// A thread for a branch that is taken up again.
-    fn branch(&mut self, of: usize, segment: u32, line: &str, out: &mut Vec<Entry>) -> Option<usize> {
+    fn branch(&mut self, of: usize, segment: u32, line: &str, out: &mut Vec<AgentEntry>) -> Option<usize> {
         // The turns that it branches from must be emitted first.
         self.close(of, out);
         let (thread, before) = self.tree.fork(segment)?;
@@ -216,7 +216,7 @@ impl ClaudeCode {
         (of, depth): (usize, u32),
         session: &str,
         line: &str,
-        out: &mut Vec<Entry>,
+        out: &mut Vec<AgentEntry>,
     ) -> (usize, u32) {
         if let Some(fork) = self.forks.get(session).filter(|fork| fork.from == (of, depth)) {
             return (fork.thread, depth);
@@ -234,7 +234,7 @@ impl ClaudeCode {
     /// Adds the thread of a chain that branched.
     fn forked(&mut self, of: usize, before: u64, line: &str, rank: u8) {
         let home = self.notes[of].home;
-        let origin = Origin { parent: Some(self.threads[of].id), ..self.threads[of].origin.clone() };
+        let origin = ImportOrigin { parent: Some(self.threads[of].id), ..self.threads[of].origin.clone() };
         let (session, agent) = (origin.session.clone(), origin.agent.clone());
         let parts = [
             NAME,
@@ -246,7 +246,7 @@ impl ClaudeCode {
         self.threads.push(Thread {
             id: conversation_id(&parts),
             origin,
-            branch: Some(Branch { of, before }),
+            branch: Some(BranchPoint { of, before }),
         });
         self.notes.push(Notes { home, bundle: None, rank, tokens_before: None, kept: None });
     }
@@ -294,14 +294,14 @@ impl ClaudeCode {
         }
     }
 
-    fn event(&mut self, thread: usize, entry: Entry, out: &mut Vec<Entry>) {
+    fn event(&mut self, thread: usize, entry: AgentEntry, out: &mut Vec<AgentEntry>) {
         match &mut self.notes[thread].bundle {
             Some(bundle) => bundle.also(entry),
             None => out.push(entry),
         }
     }
 
-    fn close(&mut self, thread: usize, out: &mut Vec<Entry>) {
+    fn close(&mut self, thread: usize, out: &mut Vec<AgentEntry>) {
         if let Some(mut bundle) = self.notes[thread].bundle.take() {
             bundle.give(out);
         }
@@ -344,7 +344,7 @@ pub fn continues(source: impl BufRead) -> Option<String> {
         let line = Line::parse(text).unwrap_or_default();
         if line.text("uuid").is_some() {
             // Qwen Code's lines are linked in the same way.
-            if detect::detect(text.as_bytes()) != Some(Format::ClaudeCode) {
+            if detect::detect(text.as_bytes()) != Some(AgentFormat::ClaudeCode) {
                 return None;
             }
             let parent = ["parentUuid", "logicalParentUuid"].iter().find_map(|name| line.text(name));
@@ -387,7 +387,7 @@ impl Mapper for ClaudeCode {
         &self.threads
     }
 
-    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<AgentEntry>) {
         let queued = Line::parse(text).and_then(|line| queued(&line));
         let text = queued.as_deref().unwrap_or(text);
         let line = Line::parse(text).unwrap_or_default();
@@ -459,7 +459,7 @@ impl Mapper for ClaudeCode {
                     kept: self.notes[thread].kept.take(),
                     body: made(text.to_string()),
                 };
-                out.push(Entry { thread, line: number, name, key: name, at, title: None, step });
+                out.push(AgentEntry { thread, line: number, name, key: name, at, title: None, step });
                 return;
             }
             Kind::Other => {
@@ -479,7 +479,11 @@ impl Mapper for ClaudeCode {
                 }
                 let title = self.titled(thread, &line);
                 let step = EntryContent::Event { what, body: made(text.to_string()) };
-                self.event(thread, Entry { thread, line: number, name, key: name, at, title, step }, out);
+                self.event(
+                    thread,
+                    AgentEntry { thread, line: number, name, key: name, at, title, step },
+                    out,
+                );
                 return;
             }
         };
@@ -532,7 +536,7 @@ impl Mapper for ClaudeCode {
         }
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<AgentEntry>) {
         let Some(session) = self.session.clone() else {
             self.waiting.push(Waiting::Unreadable(number, body));
             return;
@@ -545,10 +549,14 @@ impl Mapper for ClaudeCode {
         let spelt = name_of(&["line", body.get()]);
         let name = nth(spelt, self.tree.count(spelt));
         let step = EntryContent::Event { what: what.into(), body };
-        self.event(thread, Entry { thread, line: number, name, key: name, at: None, title: None, step }, out);
+        self.event(
+            thread,
+            AgentEntry { thread, line: number, name, key: name, at: None, title: None, step },
+            out,
+        );
     }
 
-    fn settle(&mut self, out: &mut Vec<Entry>) {
+    fn settle(&mut self, out: &mut Vec<AgentEntry>) {
         if self.session.is_none() {
             self.begin_without(out);
         }
@@ -566,8 +574,8 @@ fn entry(
     name: u64,
     at: Option<everturn_core::time::Timestamp>,
     said: ParsedTurn,
-) -> Entry {
-    Entry { thread, line, name, key: name, at, title: None, step: EntryContent::Turn(Box::new(said)) }
+) -> AgentEntry {
+    AgentEntry { thread, line, name, key: name, at, title: None, step: EntryContent::Turn(Box::new(said)) }
 }
 
 fn said(line: &Line<'_>, message: &Line<'_>, supersedes: Vec<u64>) -> ParsedTurn {

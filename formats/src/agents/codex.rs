@@ -14,8 +14,8 @@
 use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::{
-    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
-    title,
+    AgentEntry, AgentFormat, EntryContent, ImportOrigin, ParsedTurn, Thread, conversation_id, name_of, nth,
+    prompt_title, title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
@@ -49,11 +49,11 @@ pub struct Codex {
     /// Whether a message came as an item.
     items: bool,
     /// A message that came as an event, while there were no items.
-    heard: Option<(Entry, Kind)>,
+    heard: Option<(AgentEntry, Kind)>,
     /// Whether such a message became a turn: then no items are to be expected.
     events_only: bool,
     /// The last item of an answer, which was not counted yet, and the events behind it.
-    waiting: Vec<Entry>,
+    waiting: Vec<AgentEntry>,
     /// The count of an answer whose items are still to come.
     early: Option<Tokens>,
     /// Whether the last answer was given without its count.
@@ -131,8 +131,8 @@ impl Codex {
         let parent = ["parent_thread_id", "forked_from_id"].iter().find_map(|name| own(&meta, name));
         let parent = parent.or_else(|| own(spawned.as_ref()?, "parent_thread_id"));
         let branch = meta.object("git").and_then(|git| own(&git, "branch"));
-        let origin = Origin {
-            format: Format::Codex.name(),
+        let origin = ImportOrigin {
+            format: AgentFormat::Codex.name(),
             agent: spawned.as_ref().and_then(|spawned| own(spawned, "agent_nickname")),
             parent: parent.map(|parent| conversation_id(&[NAME, &parent])),
             cwd: own(&meta, "cwd"),
@@ -157,7 +157,7 @@ impl Codex {
     }
 
     /// A message that came as an event becomes a turn, if there are no items.
-    fn hear(&mut self, message: Option<(Entry, Kind)>, out: &mut Vec<Entry>) {
+    fn hear(&mut self, message: Option<(AgentEntry, Kind)>, out: &mut Vec<AgentEntry>) {
         if let Some((mut heard, kind)) = self.heard.take().filter(|_| !self.items) {
             self.events_only = true;
             if let EntryContent::Turn(said) = &mut heard.step {
@@ -189,7 +189,13 @@ impl Codex {
     }
 
     /// Emits the entries of a line, now or when the answer before it is counted.
-    fn give(&mut self, now: Vec<Entry>, tokens: Option<Tokens>, answer: bool, out: &mut Vec<Entry>) {
+    fn give(
+        &mut self,
+        now: Vec<AgentEntry>,
+        tokens: Option<Tokens>,
+        answer: bool,
+        out: &mut Vec<AgentEntry>,
+    ) {
         let events = now.iter().all(|entry| matches!(entry.step, EntryContent::Event { .. }));
         let full = self.waiting.len() >= WAITING_MAX;
         // An answer that was counted before it came ends where somebody else speaks, or with the next count.
@@ -197,7 +203,7 @@ impl Codex {
         let early = self.early.take_if(|_| ends);
         let counted = early.or(tokens);
         match self.waiting.first_mut() {
-            Some(Entry { step: EntryContent::Turn(said), .. }) if ends => {
+            Some(AgentEntry { step: EntryContent::Turn(said), .. }) if ends => {
                 said.tokens = counted;
                 self.uncounted = counted.is_none();
                 self.early = tokens.filter(|_| early.is_some());
@@ -259,7 +265,7 @@ impl Mapper for Codex {
         &self.threads
     }
 
-    fn take(&mut self, number: u64, text: &str, given: &mut Vec<Entry>) {
+    fn take(&mut self, number: u64, text: &str, given: &mut Vec<AgentEntry>) {
         let mut now = Vec::new();
         let out = &mut now;
         let (mut tokens, mut answer) = (None, false);
@@ -270,7 +276,7 @@ impl Mapper for Codex {
         let body = || made(text.to_string());
         let kind = line.text("type").unwrap_or_default();
         let payload = line.object("payload");
-        let entry = |step, title| Entry { thread: 0, line: number, name, key: name, at, title, step };
+        let entry = |step, title| AgentEntry { thread: 0, line: number, name, key: name, at, title, step };
         match (kind.as_ref(), &payload) {
             ("response_item", Some(payload)) => {
                 let item = line.raw("payload").unwrap_or_default();
@@ -319,7 +325,7 @@ impl Mapper for Codex {
                         let name = name_of(&["heard", &name.to_string()]);
                         let said = ParsedTurn { message, model, ..ParsedTurn::default() };
                         let turn = EntryContent::Turn(Box::new(said));
-                        (Entry { name, key: name, ..entry(turn, None) }, spoken)
+                        (AgentEntry { name, key: name, ..entry(turn, None) }, spoken)
                     });
                     self.hear(heard, out);
                     if role == "user" {
@@ -345,17 +351,17 @@ impl Mapper for Codex {
         self.give(now, tokens, answer, given);
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<AgentEntry>) {
         self.begin(body.get());
         let name = self.name(body.get());
         let step = EntryContent::Event { what: what.into(), body };
         let at: Option<Timestamp> = None;
-        let entry = Entry { thread: 0, line: number, name, key: name, at, title: None, step };
+        let entry = AgentEntry { thread: 0, line: number, name, key: name, at, title: None, step };
         self.give(vec![entry], None, false, out);
     }
 
-    fn settle(&mut self, out: &mut Vec<Entry>) {
-        if let Some(Entry { step: EntryContent::Turn(said), .. }) = self.waiting.first_mut() {
+    fn settle(&mut self, out: &mut Vec<AgentEntry>) {
+        if let Some(AgentEntry { step: EntryContent::Turn(said), .. }) = self.waiting.first_mut() {
             said.tokens = self.early.take();
         }
         out.append(&mut self.waiting);

@@ -22,7 +22,7 @@ pub const LISTS: [&str; 3] = ["messages", "input", "contents"];
 
 /// Format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
+pub enum AgentFormat {
     /// Claude Code: `~/.claude/projects/<project>/<session>.jsonl`, and `{"loglines": […]}` of Claude Code on the web.
     ClaudeCode,
     /// Codex: `~/.codex/sessions/Y/M/D/rollout-….jsonl[.zst]`.
@@ -57,51 +57,51 @@ pub enum Format {
     Messages,
 }
 
-impl Format {
+impl AgentFormat {
     /// Every format.
-    pub const ALL: [Format; 16] = [
-        Format::ClaudeCode,
-        Format::Codex,
-        Format::Gemini,
-        Format::Pi,
-        Format::Droid,
-        Format::Qwen,
-        Format::Copilot,
-        Format::Kimi,
-        Format::KimiCode,
-        Format::Cursor,
-        Format::Opencode,
-        Format::OpenaiChat,
-        Format::OpenaiResponses,
-        Format::Anthropic,
-        Format::GeminiContents,
-        Format::Messages,
+    pub const ALL: [AgentFormat; 16] = [
+        AgentFormat::ClaudeCode,
+        AgentFormat::Codex,
+        AgentFormat::Gemini,
+        AgentFormat::Pi,
+        AgentFormat::Droid,
+        AgentFormat::Qwen,
+        AgentFormat::Copilot,
+        AgentFormat::Kimi,
+        AgentFormat::KimiCode,
+        AgentFormat::Cursor,
+        AgentFormat::Opencode,
+        AgentFormat::OpenaiChat,
+        AgentFormat::OpenaiResponses,
+        AgentFormat::Anthropic,
+        AgentFormat::GeminiContents,
+        AgentFormat::Messages,
     ];
 
     /// Its name in reports and metadata.
     pub fn name(self) -> &'static str {
         match self {
-            Format::ClaudeCode => "claude-code",
-            Format::Codex => "codex",
-            Format::Gemini => "gemini-cli",
-            Format::Pi => "pi",
-            Format::Droid => "droid",
-            Format::Qwen => "qwen-code",
-            Format::Copilot => "copilot-cli",
-            Format::Kimi => "kimi-cli",
-            Format::KimiCode => "kimi-code",
-            Format::Cursor => "cursor",
-            Format::Opencode => "opencode",
-            Format::OpenaiChat => "openai-chat",
-            Format::OpenaiResponses => "openai-responses",
-            Format::Anthropic => "anthropic",
-            Format::GeminiContents => "gemini",
-            Format::Messages => "messages",
+            AgentFormat::ClaudeCode => "claude-code",
+            AgentFormat::Codex => "codex",
+            AgentFormat::Gemini => "gemini-cli",
+            AgentFormat::Pi => "pi",
+            AgentFormat::Droid => "droid",
+            AgentFormat::Qwen => "qwen-code",
+            AgentFormat::Copilot => "copilot-cli",
+            AgentFormat::Kimi => "kimi-cli",
+            AgentFormat::KimiCode => "kimi-code",
+            AgentFormat::Cursor => "cursor",
+            AgentFormat::Opencode => "opencode",
+            AgentFormat::OpenaiChat => "openai-chat",
+            AgentFormat::OpenaiResponses => "openai-responses",
+            AgentFormat::Anthropic => "anthropic",
+            AgentFormat::GeminiContents => "gemini",
+            AgentFormat::Messages => "messages",
         }
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for AgentFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -117,12 +117,12 @@ pub enum Layout {
 }
 
 /// Format of a file that begins with these bytes; `None` if it is not known.
-pub fn detect(head: &[u8]) -> Option<Format> {
+pub fn detect(head: &[u8]) -> Option<AgentFormat> {
     layout(head).map(|(format, _)| format)
 }
 
 /// Format and layout of a file that begins with these bytes.
-pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
+pub fn layout(head: &[u8]) -> Option<(AgentFormat, Layout)> {
     let text = String::from_utf8_lossy(head);
     let text = json::replace_lone_surrogates(&text);
     let text = text.trim_start_matches('\u{feff}').trim_start();
@@ -149,7 +149,7 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     if lines.len() > 1 && goes_over_lines(text) {
         return of_beginning(text, false);
     }
-    let found: Vec<Option<Option<(Format, Layout)>>> =
+    let found: Vec<Option<Option<(AgentFormat, Layout)>>> =
         lines.iter().enumerate().map(|(at, line)| whole(at, line.trim())).collect();
     if let Some(found) = found.iter().flatten().flatten().next() {
         return Some(*found);
@@ -295,7 +295,7 @@ pub fn unknown(head: &[u8]) -> Error {
             shown(text.lines().next().unwrap_or_default())
         ),
     };
-    let known: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
+    let known: Vec<&str> = AgentFormat::ALL.iter().map(|format| format.name()).collect();
     let text = format!(
         "unknown format: it looks like {looks}; known are {}, and exports of Everturn (jsonl, transcript, session)",
         known.join(", ")
@@ -330,21 +330,23 @@ fn goes_over_lines(text: &str) -> bool {
 }
 
 /// The agents whose first line is a header of their own.
-fn of_first_line(line: &Line<'_>) -> Option<Format> {
+fn of_first_line(line: &Line<'_>) -> Option<AgentFormat> {
     let has = |name: &str| line.raw(name).is_some();
     let data = line.object("data");
     match line.text("type")?.as_ref() {
-        "session" if has("id") && has("timestamp") && has("cwd") => Some(Format::Pi),
+        "session" if has("id") && has("timestamp") && has("cwd") => Some(AgentFormat::Pi),
         // A session file names its session otherwise.
-        "session_start" if has("id") && !has("session_id") => Some(Format::Droid),
+        "session_start" if has("id") && !has("session_id") => Some(AgentFormat::Droid),
         // The journal that Kimi CLI writes beside its context has no time here.
-        "metadata" if has("protocol_version") && has("created_at") => Some(Format::KimiCode),
-        "session.start" if data.is_some_and(|data| data.raw("sessionId").is_some()) => Some(Format::Copilot),
+        "metadata" if has("protocol_version") && has("created_at") => Some(AgentFormat::KimiCode),
+        "session.start" if data.is_some_and(|data| data.raw("sessionId").is_some()) => {
+            Some(AgentFormat::Copilot)
+        }
         _ => None,
     }
 }
 
-fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
+fn of_line(line: &Line<'_>) -> Option<(AgentFormat, Layout)> {
     let has = |name: &str| line.raw(name).is_some();
     let kind = line.text("type");
     let kind = kind.as_deref();
@@ -352,38 +354,38 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
         return None;
     }
     if has("sessionId") && has("messages") {
-        return Some((Format::Gemini, Layout::Value));
+        return Some((AgentFormat::Gemini, Layout::Value));
     }
     if line.raw("loglines").is_some_and(|list| list.starts_with('[') && list.contains("\"message\"")) {
-        return Some((Format::ClaudeCode, Layout::Value));
+        return Some((AgentFormat::ClaudeCode, Layout::Value));
     }
     if line.object("info").is_some() && line.raw("messages").is_some_and(|list| list.contains("\"parts\"")) {
-        return Some((Format::Opencode, Layout::Value));
+        return Some((AgentFormat::Opencode, Layout::Value));
     }
     let role = line.text("role");
     // Kimi's notes between the messages.
     if role.as_deref().is_some_and(|role| ["_system_prompt", "_checkpoint", "_usage"].contains(&role)) {
-        return Some((Format::Kimi, Layout::Lines));
+        return Some((AgentFormat::Kimi, Layout::Lines));
     }
     let inner = line.object("message").filter(|_| kind.is_none() && !has("content"));
     if role.is_some() && inner.is_some_and(|message| message.list("content").is_some()) {
-        return Some((Format::Cursor, Layout::Lines));
+        return Some((AgentFormat::Cursor, Layout::Lines));
     }
     if has("sessionId") && !has("type") && (has("projectHash") || has("startTime")) {
-        return Some((Format::Gemini, Layout::Lines));
+        return Some((AgentFormat::Gemini, Layout::Lines));
     }
     if has("payload") && has("timestamp") && kind.is_some() {
-        return Some((Format::Codex, Layout::Lines));
+        return Some((AgentFormat::Codex, Layout::Lines));
     }
     // Before there were envelopes: the first line is the session's, the next ones are items.
     let session = has("id") && has("timestamp") && (has("instructions") || has("git"));
     let is_state = line.text("record_type").as_deref() == Some("state");
     if is_state || (session && !has("type")) {
-        return Some((Format::Codex, Layout::Lines));
+        return Some((AgentFormat::Codex, Layout::Lines));
     }
     let in_parts = line.object("message").is_some_and(|message| message.raw("parts").is_some());
     if has("sessionId") && has("uuid") && (in_parts || has("systemPayload")) {
-        return Some((Format::Qwen, Layout::Lines));
+        return Some((AgentFormat::Qwen, Layout::Lines));
     }
     let claude = match kind {
         // Logs have such types, too.
@@ -398,13 +400,13 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
         None => false,
     };
     if claude {
-        return Some((Format::ClaudeCode, Layout::Lines));
+        return Some((AgentFormat::ClaudeCode, Layout::Lines));
     }
     if has("role") && (has("content") || has("tool_calls") || has("parts")) {
-        return Some((Format::Messages, Layout::Lines));
+        return Some((AgentFormat::Messages, Layout::Lines));
     }
     if is_item(line) {
-        return Some((Format::OpenaiResponses, Layout::Lines));
+        return Some((AgentFormat::OpenaiResponses, Layout::Lines));
     }
     LISTS.iter().find_map(|name| {
         let list = line.raw(name).filter(|raw| is_said(name, raw))?;
@@ -423,25 +425,25 @@ fn is_item_type(kind: &str) -> bool {
 }
 
 /// A value of which only the beginning is known.
-fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
+fn of_beginning(text: &str, one_line: bool) -> Option<(AgentFormat, Layout)> {
     let has = |name: &str| text.contains(&format!("\"{name}\""));
     if has("_type") {
         return None;
     }
     if has("sessionId") && (has("projectHash") || has("startTime")) {
-        return Some((Format::Gemini, Layout::Value));
+        return Some((AgentFormat::Gemini, Layout::Value));
     }
     if has("loglines") && has("message") {
-        return Some((Format::ClaudeCode, Layout::Value));
+        return Some((AgentFormat::ClaudeCode, Layout::Value));
     }
     if has("info") && has("sessionID") && has("parts") {
-        return Some((Format::Opencode, Layout::Value));
+        return Some((AgentFormat::Opencode, Layout::Value));
     }
     if one_line && has("payload") && has("timestamp") {
-        return Some((Format::Codex, Layout::Lines));
+        return Some((AgentFormat::Codex, Layout::Lines));
     }
     if one_line && (has("parentUuid") || (has("sessionId") && has("message"))) {
-        return Some((Format::ClaudeCode, Layout::Lines));
+        return Some((AgentFormat::ClaudeCode, Layout::Lines));
     }
     let is_list = |(name, value): &(&str, &str)| {
         let inner = value.trim_start().strip_prefix('[').filter(|inner| has_message(inner));
@@ -450,7 +452,7 @@ fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
     if fields_in(text).iter().any(is_list) {
         return Some((shape(text), Layout::Value));
     }
-    (one_line && has("role") && has("content")).then_some((Format::Messages, Layout::Lines))
+    (one_line && has("role") && has("content")).then_some((AgentFormat::Messages, Layout::Lines))
 }
 
 /// Whether a list of this name holds messages: many files have `contents` or `input`.
@@ -462,7 +464,7 @@ fn is_said(name: &str, text: &str) -> bool {
 }
 
 /// Provider of the messages. All are read the same way; the name is for people.
-fn shape(text: &str) -> Format {
+fn shape(text: &str) -> AgentFormat {
     let says = |kinds: &[&str]| {
         let spelt = |kind: &&str| {
             text.contains(&format!("\"type\":\"{kind}\"")) || text.contains(&format!("\"type\": \"{kind}\""))
@@ -470,12 +472,12 @@ fn shape(text: &str) -> Format {
         kinds.iter().any(spelt)
     };
     if says(&["function_call", "function_call_output", "reasoning", "input_text", "output_text", "message"]) {
-        Format::OpenaiResponses
+        AgentFormat::OpenaiResponses
     } else if says(&["tool_use", "tool_result", "thinking", "redacted_thinking", "document"]) {
-        Format::Anthropic
+        AgentFormat::Anthropic
     } else if text.contains("\"parts\"") {
-        Format::GeminiContents
+        AgentFormat::GeminiContents
     } else {
-        Format::OpenaiChat
+        AgentFormat::OpenaiChat
     }
 }

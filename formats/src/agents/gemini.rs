@@ -6,7 +6,8 @@
 use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::{
-    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
+    AgentEntry, AgentFormat, EntryContent, ImportOrigin, ParsedTurn, Thread, conversation_id, name_of, nth,
+    prompt_title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
@@ -61,7 +62,7 @@ impl Gemini {
             (None, Some(name)) => conversation_id(&[NAME, "file", name]),
             (None, None) => conversation_id(&[NAME, "line", text]),
         };
-        let origin = Origin { format: Format::Gemini.name(), session, ..Origin::default() };
+        let origin = ImportOrigin { format: AgentFormat::Gemini.name(), session, ..ImportOrigin::default() };
         self.threads.push(Thread { id, origin, branch: None });
     }
 
@@ -78,10 +79,17 @@ impl Gemini {
         nth(spelt, u64::from(*count - 1))
     }
 
-    fn event(&mut self, number: u64, at: Option<Timestamp>, what: &str, body: Raw, out: &mut Vec<Entry>) {
+    fn event(
+        &mut self,
+        number: u64,
+        at: Option<Timestamp>,
+        what: &str,
+        body: Raw,
+        out: &mut Vec<AgentEntry>,
+    ) {
         let name = self.name(body.get());
         let step = EntryContent::Event { what: what.into(), body };
-        out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
+        out.push(AgentEntry { thread: 0, line: number, name, key: name, at, title: None, step });
     }
 
     /// Records that a turn is current; returns the turns that it supersedes.
@@ -115,7 +123,7 @@ impl Mapper for Gemini {
         self.fields.push((name.to_string(), text.to_string()));
     }
 
-    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<AgentEntry>) {
         self.begin(text);
         let line = Line::parse(text).unwrap_or_default();
         let at = line.time("timestamp");
@@ -157,22 +165,22 @@ impl Mapper for Gemini {
         };
         let key = nth(of, name_of(&[text]));
         let step = EntryContent::Turn(Box::new(said));
-        out.push(Entry { thread: 0, line: number, name: of, key, at, title: named, step });
+        out.push(AgentEntry { thread: 0, line: number, name: of, key, at, title: named, step });
         if let Some(message) = results {
             let name = name_of(&["results", &id]);
             let key = nth(name, name_of(&[&message, text]));
             let said = ParsedTurn { message, supersedes: self.stands(name, of), ..ParsedTurn::default() };
             let step = EntryContent::Turn(Box::new(said));
-            out.push(Entry { thread: 0, line: number, name, key, at, title: None, step });
+            out.push(AgentEntry { thread: 0, line: number, name, key, at, title: None, step });
         }
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<AgentEntry>) {
         self.begin(body.get());
         self.event(number, None, what, body, out);
     }
 
-    fn settle(&mut self, out: &mut Vec<Entry>) {
+    fn settle(&mut self, out: &mut Vec<AgentEntry>) {
         if !self.fields.is_empty() && !self.kept_fields {
             self.kept_fields = true;
             let header = self.header();

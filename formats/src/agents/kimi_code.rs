@@ -7,8 +7,8 @@ use super::line::{Line, made, words};
 use super::opencode::at;
 use super::reader::Mapper;
 use super::{
-    Entry, EntryContent, Format, Origin, OtherState, ParsedTurn, Thread, conversation_id, name_of, nth,
-    prompt_title,
+    AgentEntry, AgentFormat, EntryContent, ImportOrigin, OtherState, ParsedTurn, Thread, conversation_id,
+    name_of, nth, prompt_title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
@@ -57,7 +57,7 @@ impl KimiCode {
         if !self.threads.is_empty() {
             return;
         }
-        let format = Format::KimiCode.name();
+        let format = AgentFormat::KimiCode.name();
         let path: Vec<&str> =
             self.fallback.as_deref().map(|path| path.rsplit(['/', '\\']).collect()).unwrap_or_default();
         let (id, origin) = match (path.as_slice(), &self.fallback) {
@@ -67,12 +67,14 @@ impl KimiCode {
                 let agent = Some(agent.to_string()).filter(|agent| agent != "main");
                 let id = agent.as_ref().map_or(main, |agent| conversation_id(&[format, session, agent]));
                 let (session, parent) = (Some(session.to_string()), agent.is_some().then_some(main));
-                (id, Origin { format, session, agent, parent, ..Origin::default() })
+                (id, ImportOrigin { format, session, agent, parent, ..ImportOrigin::default() })
             }
             (_, Some(name)) => {
-                (conversation_id(&[format, "file", name]), Origin { format, ..Origin::default() })
+                (conversation_id(&[format, "file", name]), ImportOrigin { format, ..ImportOrigin::default() })
             }
-            (_, None) => (conversation_id(&[format, "line", text]), Origin { format, ..Origin::default() }),
+            (_, None) => {
+                (conversation_id(&[format, "line", text]), ImportOrigin { format, ..ImportOrigin::default() })
+            }
         };
         self.threads.push(Thread { id, origin, branch: None });
     }
@@ -85,13 +87,20 @@ impl KimiCode {
         nth(spelt, *count - 1)
     }
 
-    fn event(&mut self, number: u64, what: &str, text: String, at: Option<Timestamp>, out: &mut Vec<Entry>) {
+    fn event(
+        &mut self,
+        number: u64,
+        what: &str,
+        text: String,
+        at: Option<Timestamp>,
+        out: &mut Vec<AgentEntry>,
+    ) {
         let name = self.name(&text);
         let step = EntryContent::Event { what: what.to_string(), body: made(text) };
-        out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
+        out.push(AgentEntry { thread: 0, line: number, name, key: name, at, title: None, step });
     }
 
-    fn message(&mut self, number: u64, text: &str, line: &Line<'_>, out: &mut Vec<Entry>) -> Option<()> {
+    fn message(&mut self, number: u64, text: &str, line: &Line<'_>, out: &mut Vec<AgentEntry>) -> Option<()> {
         let message = line.object("message")?;
         let role = serde_json::json!({"role": message.text("role")?});
         let role = message::role(&role).ok()?;
@@ -104,7 +113,7 @@ impl KimiCode {
         let name = self.name(text);
         let said = ParsedTurn { message: line.raw("message")?.to_string(), ..ParsedTurn::default() };
         let (at, step) = (time(line), EntryContent::Turn(Box::new(said)));
-        out.push(Entry { thread: 0, line: number, name, key: name, at, title, step });
+        out.push(AgentEntry { thread: 0, line: number, name, key: name, at, title, step });
         Some(())
     }
 
@@ -114,7 +123,7 @@ impl KimiCode {
         number: u64,
         line: &Line<'_>,
         event: &Line<'_>,
-        out: &mut Vec<Entry>,
+        out: &mut Vec<AgentEntry>,
     ) -> Option<()> {
         let own = |name: &str| event.text(name).map(Cow::into_owned);
         match event.text("type")?.as_ref() {
@@ -171,12 +180,12 @@ impl KimiCode {
     }
 
     /// Emits the step. One that the file ends in has a newer version later, if only for its tokens.
-    fn flush(&mut self, goes_on: bool, out: &mut Vec<Entry>) {
+    fn flush(&mut self, goes_on: bool, out: &mut Vec<AgentEntry>) {
         let Some(step) = self.step.take() else { return };
         let mut push = |name: u64, version: u64, line: u64, at: Option<Timestamp>, turn: ParsedTurn| {
             let key = nth(name, version);
             let step = EntryContent::Turn(Box::new(turn));
-            out.push(Entry { thread: 0, line, name, key, at, title: None, step });
+            out.push(AgentEntry { thread: 0, line, name, key, at, title: None, step });
         };
         if !step.blocks.is_empty() {
             let message = format!("{{\"role\":\"assistant\",\"content\":[{}]}}", step.blocks.join(","));
@@ -200,7 +209,7 @@ impl Mapper for KimiCode {
         &self.threads
     }
 
-    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<AgentEntry>) {
         self.begin(text);
         let line = Line::parse(text).unwrap_or_default();
         let what = line.text("type").unwrap_or("no type".into()).into_owned();
@@ -224,7 +233,7 @@ impl Mapper for KimiCode {
                         body: made(text.to_string()),
                     };
                     let at = time(&line);
-                    out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
+                    out.push(AgentEntry { thread: 0, line: number, name, key: name, at, title: None, step });
                 })
             }
             _ => None,
@@ -241,17 +250,17 @@ impl Mapper for KimiCode {
             let name = name_of(&["system"]);
             let key = nth(name, name_of(&[&prompt]));
             let (at, step) = (time(&line), EntryContent::System(prompt.into_owned()));
-            out.push(Entry { thread: 0, line: number, name, key, at, title: None, step });
+            out.push(AgentEntry { thread: 0, line: number, name, key, at, title: None, step });
         }
         self.event(number, &what, rest, time(&line), out);
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<AgentEntry>) {
         self.begin(body.get());
         self.event(number, what, body.get().to_string(), None, out);
     }
 
-    fn settle(&mut self, out: &mut Vec<Entry>) {
+    fn settle(&mut self, out: &mut Vec<AgentEntry>) {
         self.flush(true, out);
     }
 }

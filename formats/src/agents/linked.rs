@@ -9,8 +9,8 @@ use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::tree::{ParentAt, Said, Tree};
 use super::{
-    Branch, Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth,
-    prompt_title, title,
+    AgentEntry, AgentFormat, BranchPoint, EntryContent, ImportOrigin, ParsedTurn, Thread, conversation_id,
+    name_of, nth, prompt_title, title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashSet};
 
 /// Reads the lines of one file.
 pub struct Linked {
-    format: Format,
+    format: AgentFormat,
     threads: Vec<Thread>,
     tree: Tree,
     fallback: Option<String>,
@@ -43,7 +43,7 @@ pub struct Linked {
 
 /// A message whose parts come line by line.
 struct Open {
-    entry: Entry,
+    entry: AgentEntry,
     lines: u64,
     parts: Vec<String>,
 }
@@ -69,7 +69,7 @@ enum Speaker {
 
 impl Linked {
     /// For a file with this name.
-    pub fn new(format: Format, fallback: Option<String>) -> Linked {
+    pub fn new(format: AgentFormat, fallback: Option<String>) -> Linked {
         Linked {
             format,
             threads: Vec::new(),
@@ -139,13 +139,13 @@ impl Linked {
             (None, None) => conversation_id(&[format, "line", text]),
         };
         let version = own(line, "version").or_else(|| own(&data, "copilotVersion"));
-        let origin = Origin {
+        let origin = ImportOrigin {
             format,
             session,
             cwd: own(line, "cwd").or_else(|| own(&context, "cwd")),
             git_branch: own(line, "gitBranch").or_else(|| own(&context, "branch")),
             version,
-            ..Origin::default()
+            ..ImportOrigin::default()
         };
         self.tree.chain();
         self.threads.push(Thread { id, origin, branch: None });
@@ -155,8 +155,8 @@ impl Linked {
     fn ids(&self, line: &Line<'_>) -> (Option<u64>, Option<u64>) {
         let id = |name: &str| line.text(name).filter(|id| !id.is_empty()).map(|id| name_of(&["id", &id]));
         match self.format {
-            Format::Qwen => (id("uuid"), id("parentUuid")),
-            Format::Copilot => (id("id"), None),
+            AgentFormat::Qwen => (id("uuid"), id("parentUuid")),
+            AgentFormat::Copilot => (id("id"), None),
             _ => (id("id"), id("parentId")),
         }
     }
@@ -172,8 +172,8 @@ impl Linked {
                     let parts = [format, &session, "branch", &format!("{name:016x}")];
                     self.threads.push(Thread {
                         id: conversation_id(&parts),
-                        origin: Origin { parent: Some(self.threads[chain].id), ..origin.clone() },
-                        branch: Some(Branch { of: chain, before }),
+                        origin: ImportOrigin { parent: Some(self.threads[chain].id), ..origin.clone() },
+                        branch: Some(BranchPoint { of: chain, before }),
                     });
                     (thread, Some(depth))
                 }
@@ -185,8 +185,8 @@ impl Linked {
 
     fn what(&self, line: &Line<'_>) -> What {
         match self.format {
-            Format::Copilot => copilot(line, self.model.as_deref()),
-            Format::Qwen => qwen(line),
+            AgentFormat::Copilot => copilot(line, self.model.as_deref()),
+            AgentFormat::Qwen => qwen(line),
             _ => entry(line, self.format),
         }
     }
@@ -207,7 +207,7 @@ impl Linked {
             return Some(name);
         }
         let What::Turn(said, Speaker::Person) = what else { return None };
-        if self.format == Format::Qwen && line.text("subtype").as_deref() == Some("notification") {
+        if self.format == AgentFormat::Qwen && line.text("subtype").as_deref() == Some("notification") {
             return None;
         }
         let message = Line::parse(&said.message).filter(|_| !self.titled.0)?;
@@ -219,7 +219,7 @@ impl Linked {
         Some(prompt)
     }
 
-    fn close(&mut self, out: &mut Vec<Entry>) {
+    fn close(&mut self, out: &mut Vec<AgentEntry>) {
         out.extend(self.open.take().map(|open| open.entry));
     }
 }
@@ -229,7 +229,7 @@ impl Mapper for Linked {
         &self.threads
     }
 
-    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<AgentEntry>) {
         let line = Line::parse(text).unwrap_or_default();
         self.begin(text, &line);
         if let Some(model) = line.object("data").and_then(|data| data.text("newModel").map(Cow::into_owned)) {
@@ -255,7 +255,7 @@ impl Mapper for Linked {
             let spelt = name_of(&["line", text]);
             nth(spelt, self.tree.count(spelt))
         });
-        if self.format == Format::Pi {
+        if self.format == AgentFormat::Pi {
             self.order.push(match &what {
                 What::Turn(_, speaker) => Some((name, *speaker == Speaker::Tool)),
                 _ => None,
@@ -265,11 +265,11 @@ impl Mapper for Linked {
         if title.is_some() && has_turn {
             self.title_turn = Some(name);
         }
-        if let Some(own) = own.filter(|_| self.format == Format::Copilot) {
+        if let Some(own) = own.filter(|_| self.format == AgentFormat::Copilot) {
             let is_turn = matches!(what, What::Turn(..));
             self.events.push((own, is_turn.then_some(name)));
         }
-        let mut entry = Entry {
+        let mut entry = AgentEntry {
             thread: 0,
             line: number,
             name,
@@ -290,8 +290,9 @@ impl Mapper for Linked {
                     self.tree.moves(own, name);
                 }
                 entry.thread = thread;
-                let parts = parts(&said.message)
-                    .filter(|_| self.format == Format::Qwen && speaker == Speaker::Model && own.is_some());
+                let parts = parts(&said.message).filter(|_| {
+                    self.format == AgentFormat::Qwen && speaker == Speaker::Model && own.is_some()
+                });
                 entry.step = EntryContent::Turn(said);
                 match parts {
                     Some(parts) => self.open = Some(Open { entry, lines: 1, parts: vec![parts] }),
@@ -308,7 +309,7 @@ impl Mapper for Linked {
                 out.push(entry);
             }
             What::Other => {
-                if self.format == Format::Copilot && kind(&line) == "session.snapshot_rewind" {
+                if self.format == AgentFormat::Copilot && kind(&line) == "session.snapshot_rewind" {
                     self.rewind(&line.object("data").unwrap_or_default());
                 }
                 if let Some(ParentAt::On { chain, .. }) = parent.and_then(|parent| self.tree.find(parent)) {
@@ -327,7 +328,7 @@ impl Mapper for Linked {
         }
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<AgentEntry>) {
         self.begin(body.get(), &Line::default());
         let own = taken.and_then(Line::parse).and_then(|line| self.ids(&line).0);
         let thread = match own.and_then(|own| self.tree.find(own)) {
@@ -338,10 +339,10 @@ impl Mapper for Linked {
         let name = nth(spelt, self.tree.count(spelt));
         let step = EntryContent::Event { what: what.into(), body };
         let at: Option<Timestamp> = None;
-        out.push(Entry { thread, line: number, name, key: name, at, title: None, step });
+        out.push(AgentEntry { thread, line: number, name, key: name, at, title: None, step });
     }
 
-    fn settle(&mut self, out: &mut Vec<Entry>) {
+    fn settle(&mut self, out: &mut Vec<AgentEntry>) {
         self.close(out);
     }
 }
@@ -358,7 +359,7 @@ impl Open {
         }
         turn.tokens = said.tokens.or(turn.tokens);
         turn.model = said.model.clone().or(turn.model.take());
-        turn.metadata.extend(beside(Format::Qwen, &line.without("message")));
+        turn.metadata.extend(beside(AgentFormat::Qwen, &line.without("message")));
     }
 }
 
@@ -378,12 +379,12 @@ fn kind(line: &Line<'_>) -> String {
 }
 
 /// The metadata that keeps the rest of a line.
-fn beside(format: Format, rest: &str) -> BTreeMap<String, Raw> {
+fn beside(format: AgentFormat, rest: &str) -> BTreeMap<String, Raw> {
     BTreeMap::from([(format.name().replace('-', "_"), made(rest.to_string()))])
 }
 
 /// A line of pi or Droid.
-fn entry(line: &Line<'_>, format: Format) -> What {
+fn entry(line: &Line<'_>, format: AgentFormat) -> What {
     if line.text("type").as_deref() == Some("compaction")
         && let Some(summary) = line.text("summary").filter(|summary| !summary.trim().is_empty())
     {
@@ -394,7 +395,7 @@ fn entry(line: &Line<'_>, format: Format) -> What {
         };
     }
     let message = line.object("message").filter(|_| line.text("type").as_deref() == Some("message"));
-    if let Some(message) = message.as_ref().filter(|_| format == Format::Pi)
+    if let Some(message) = message.as_ref().filter(|_| format == AgentFormat::Pi)
         && let Some(said) = shell(message)
     {
         let metadata = beside(format, &line.with("message", Some(&message.without("output"))));
@@ -422,7 +423,7 @@ fn entry(line: &Line<'_>, format: Format) -> What {
         }),
         ..ParsedTurn::default()
     };
-    if format == Format::Droid {
+    if format == AgentFormat::Droid {
         said.message = line.raw("message").unwrap_or_default().to_string();
         said.metadata = beside(format, &line.without("message"));
         return What::Turn(Box::new(said), speaker);
@@ -512,7 +513,7 @@ fn qwen(line: &Line<'_>) -> What {
             prompt: usage.number("promptTokenCount"),
             completion: sum(&usage, &["candidatesTokenCount", "thoughtsTokenCount"]),
         }),
-        metadata: beside(Format::Qwen, &line.without("message")),
+        metadata: beside(AgentFormat::Qwen, &line.without("message")),
         ..ParsedTurn::default()
     };
     What::Turn(Box::new(said), speaker)
@@ -582,6 +583,6 @@ fn copilot(line: &Line<'_>, model: Option<&str>) -> What {
         }
         _ => return What::Other,
     };
-    said.metadata = beside(Format::Copilot, &line.with("data", Some(&rest)));
+    said.metadata = beside(AgentFormat::Copilot, &line.with("data", Some(&rest)));
     What::Turn(Box::new(said), speaker)
 }

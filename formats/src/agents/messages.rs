@@ -9,7 +9,8 @@ use super::detect::LISTS;
 use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::{
-    Entry, EntryContent, Format, Origin, ParsedTurn, Thread, conversation_id, name_of, nth, prompt_title,
+    AgentEntry, AgentFormat, EntryContent, ImportOrigin, ParsedTurn, Thread, conversation_id, name_of, nth,
+    prompt_title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
@@ -21,7 +22,7 @@ use std::collections::HashMap;
 
 /// Reads one file.
 pub struct Messages {
-    format: Format,
+    format: AgentFormat,
     threads: Vec<Thread>,
     fallback: Option<String>,
     seen: HashMap<u64, u32>,
@@ -51,7 +52,7 @@ const TOLD_APART_BYTES: usize = 16 * 1024 * 1024;
 
 impl Messages {
     /// For a file with this name.
-    pub fn new(format: Format, fallback: Option<String>) -> Messages {
+    pub fn new(format: AgentFormat, fallback: Option<String>) -> Messages {
         Messages {
             format,
             threads: Vec::new(),
@@ -68,7 +69,7 @@ impl Messages {
 
     fn thread(&mut self, parts: &[&str]) -> usize {
         let parts: Vec<&str> = ["messages"].iter().chain(parts).copied().collect();
-        let origin = Origin { format: self.format.name(), ..Origin::default() };
+        let origin = ImportOrigin { format: self.format.name(), ..ImportOrigin::default() };
         self.threads.push(Thread { id: conversation_id(&parts), origin, branch: None });
         self.threads.len() - 1
     }
@@ -81,12 +82,13 @@ impl Messages {
             None => (None, None),
         };
         let thread = id(&session.id);
-        let origin = Origin { format, session: Some(session.id), agent, parent, ..Origin::default() };
+        let origin =
+            ImportOrigin { format, session: Some(session.id), agent, parent, ..ImportOrigin::default() };
         self.threads.push(Thread { id: thread, origin, branch: None });
         self.threads.len() - 1
     }
 
-    fn begin(&mut self, out: &mut Vec<Entry>) {
+    fn begin(&mut self, out: &mut Vec<AgentEntry>) {
         if self.waiting.is_empty() && self.fields.is_empty() {
             return;
         }
@@ -113,12 +115,12 @@ impl Messages {
         fields.flat_map(|(_, value)| pieces(value)).collect()
     }
 
-    fn prompt(&mut self, thread: usize, number: u64, texts: Vec<String>, out: &mut Vec<Entry>) {
+    fn prompt(&mut self, thread: usize, number: u64, texts: Vec<String>, out: &mut Vec<AgentEntry>) {
         let mut texts = texts.into_iter();
         let Some(prompt) = texts.next().filter(|text| text.len() <= PROMPT_BYTES_MAX) else { return };
         let name = name_of(&["system"]);
         let (key, step) = (nth(name, name_of(&[&prompt])), EntryContent::System(prompt));
-        out.push(Entry { thread, line: number, name, key, at: None, title: None, step });
+        out.push(AgentEntry { thread, line: number, name, key, at: None, title: None, step });
         for text in texts {
             let message = format!("{{\"role\":\"system\",\"content\":{}}}", quote(&text));
             self.say(thread, number, &message, out);
@@ -132,14 +134,14 @@ impl Messages {
         nth(spelt, u64::from(*count - 1))
     }
 
-    fn say(&mut self, thread: usize, number: u64, text: &str, out: &mut Vec<Entry>) {
+    fn say(&mut self, thread: usize, number: u64, text: &str, out: &mut Vec<AgentEntry>) {
         let name = self.name(thread, text);
         let line = Line::parse(text).unwrap_or_default();
         let at = match self.format {
-            Format::Cursor => cursor::time(&line),
+            AgentFormat::Cursor => cursor::time(&line),
             _ => ["timestamp", "created_at"].iter().find_map(|name| line.time(name)),
         };
-        let entry = |step, title| Entry { thread, line: number, name, key: name, at, title, step };
+        let entry = |step, title| AgentEntry { thread, line: number, name, key: name, at, title, step };
         let Some(role) = role(&line) else {
             if let Some(prompt) =
                 line.text("content").filter(|_| line.text("role").as_deref() == Some("_system_prompt"))
@@ -170,7 +172,14 @@ impl Messages {
     }
 
     /// A line that is a conversation of its own: a request with its messages.
-    fn conversation(&mut self, number: u64, text: &str, line: &Line<'_>, list: &str, out: &mut Vec<Entry>) {
+    fn conversation(
+        &mut self,
+        number: u64,
+        text: &str,
+        line: &Line<'_>,
+        list: &str,
+        out: &mut Vec<AgentEntry>,
+    ) {
         let thread = self.thread(&["line", text]);
         let instructions = SYSTEM.iter().filter_map(|name| line.raw(name)).flat_map(pieces).collect();
         self.prompt(thread, number, instructions, out);
@@ -181,7 +190,7 @@ impl Messages {
         if rest != "{}" {
             let name = self.name(thread, &rest);
             let step = EntryContent::Event { what: "request".into(), body: made(rest) };
-            out.push(Entry { thread, line: number, name, key: name, at: None, title: None, step });
+            out.push(AgentEntry { thread, line: number, name, key: name, at: None, title: None, step });
         }
     }
 }
@@ -194,18 +203,18 @@ struct Session {
 }
 
 impl Session {
-    fn of(format: Format, path: &str) -> Option<Session> {
+    fn of(format: AgentFormat, path: &str) -> Option<Session> {
         let mut parts = path.rsplit(['/', '\\']);
         let file = parts.next()?.split('.').next()?;
         let folder = parts.next()?;
         match format {
             // Earlier contexts of a session are beside it, with a number.
-            Format::Kimi if file == "context" => Some(Session { id: folder.to_string(), parent: None }),
-            Format::Kimi => Some(Session { id: format!("{folder}/{file}"), parent: None }),
-            Format::Cursor if folder == "subagents" => {
+            AgentFormat::Kimi if file == "context" => Some(Session { id: folder.to_string(), parent: None }),
+            AgentFormat::Kimi => Some(Session { id: format!("{folder}/{file}"), parent: None }),
+            AgentFormat::Cursor if folder == "subagents" => {
                 Some(Session { id: file.to_string(), parent: parts.next().map(str::to_string) })
             }
-            Format::Cursor if folder == file => Some(Session { id: file.to_string(), parent: None }),
+            AgentFormat::Cursor if folder == file => Some(Session { id: file.to_string(), parent: None }),
             _ => None,
         }
     }
@@ -254,9 +263,9 @@ impl Mapper for Messages {
         self.fields.push((name.to_string(), text.to_string()));
     }
 
-    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<AgentEntry>) {
         let text = &match self.format {
-            Format::Cursor => cursor::message(number, text),
+            AgentFormat::Cursor => cursor::message(number, text),
             _ => Cow::Borrowed(text),
         };
         let line = Line::parse(text).unwrap_or_default();
@@ -279,7 +288,7 @@ impl Mapper for Messages {
         }
     }
 
-    fn keep(&mut self, number: u64, _what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, _what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<AgentEntry>) {
         let list =
             |line: Line<'_>| role(&line).is_none() && LISTS.iter().any(|name| line.list(name).is_some());
         match taken.and_then(Line::parse).is_some_and(list) {
@@ -289,7 +298,7 @@ impl Mapper for Messages {
         }
     }
 
-    fn settle(&mut self, out: &mut Vec<Entry>) {
+    fn settle(&mut self, out: &mut Vec<AgentEntry>) {
         if self.threads.is_empty() || !self.waiting.is_empty() {
             self.begin(out);
         }
@@ -306,7 +315,7 @@ impl Mapper for Messages {
             let body = format!("{{{}}}", fields.join(","));
             let name = self.name(0, &body);
             let step = EntryContent::Event { what: "request".into(), body: made(body) };
-            out.push(Entry { thread: 0, line: 1, name, key: name, at: None, title: None, step });
+            out.push(AgentEntry { thread: 0, line: 1, name, key: name, at: None, title: None, step });
         }
     }
 }

@@ -8,8 +8,8 @@
 use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::{
-    Entry, EntryContent, Format, Origin, OtherState, ParsedTurn, Thread, conversation_id, name_of, nth,
-    prompt_title, title,
+    AgentEntry, AgentFormat, EntryContent, ImportOrigin, OtherState, ParsedTurn, Thread, conversation_id,
+    name_of, nth, prompt_title, title,
 };
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
@@ -54,7 +54,7 @@ impl Opencode {
             line.text(name).filter(|text| !text.is_empty()).map(Cow::into_owned)
         };
         let info = Line::parse(&self.info).unwrap_or_default();
-        let format = Format::Opencode.name();
+        let format = AgentFormat::Opencode.name();
         let session = own(&info, "id").or_else(|| own(message, "sessionID"));
         let id = match (&session, &self.fallback) {
             (Some(session), _) => conversation_id(&[format, session]),
@@ -65,7 +65,7 @@ impl Opencode {
         let (cwd, version) = (own(&info, "directory"), own(&info, "version"));
         self.threads.push(Thread {
             id,
-            origin: Origin { format, session, parent, cwd, version, ..Origin::default() },
+            origin: ImportOrigin { format, session, parent, cwd, version, ..ImportOrigin::default() },
             branch: None,
         });
     }
@@ -98,7 +98,7 @@ impl Mapper for Opencode {
         }
     }
 
-    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<AgentEntry>) {
         let line = Line::parse(text).unwrap_or_default();
         let info = line.object("info").unwrap_or_default();
         self.begin(&info);
@@ -185,19 +185,19 @@ impl Mapper for Opencode {
                 },
                 None => EntryContent::Turn(Box::new(turn)),
             };
-            out.push(Entry { thread: 0, line: number, name, key, at, title, step });
+            out.push(AgentEntry { thread: 0, line: number, name, key, at, title, step });
         }
     }
 
-    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<Entry>) {
+    fn keep(&mut self, number: u64, what: &str, body: Raw, _taken: Option<&str>, out: &mut Vec<AgentEntry>) {
         self.begin(&Line::default());
         self.kept += 1;
         let name = name_of(&["kept", body.get(), &self.kept.to_string()]);
         let step = EntryContent::Event { what: what.into(), body };
-        out.push(Entry { thread: 0, line: number, name, key: name, at: None, title: None, step });
+        out.push(AgentEntry { thread: 0, line: number, name, key: name, at: None, title: None, step });
     }
 
-    fn settle(&mut self, _out: &mut Vec<Entry>) {}
+    fn settle(&mut self, _out: &mut Vec<AgentEntry>) {}
 }
 
 /// The steps of a message, and its parts that are in none of them. A step ends where something follows its calls, and

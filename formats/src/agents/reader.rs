@@ -12,7 +12,7 @@ use super::lines::{LineRead, Lines};
 use super::linked::Linked;
 use super::messages::Messages;
 use super::opencode::Opencode;
-use super::{Entry, EntryContent, Format, LINE_BYTES_MAX, Problem, Thread};
+use super::{AgentEntry, AgentFormat, EntryContent, FileProblem, LINE_BYTES_MAX, Thread};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
@@ -29,13 +29,13 @@ pub(super) trait Mapper {
     /// The conversations so far.
     fn threads(&self) -> &[Thread];
     /// One line or element, which is JSON.
-    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>);
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<AgentEntry>);
     /// One that is not, in an object that holds it. `taken` is the JSON that was taken in its place, if any.
-    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<Entry>);
+    fn keep(&mut self, number: u64, what: &str, body: Raw, taken: Option<&str>, out: &mut Vec<AgentEntry>);
     /// A field beside the messages, where the file is one value.
     fn field(&mut self, _name: &str, _text: &str) {}
     /// The file ends here, for now.
-    fn settle(&mut self, out: &mut Vec<Entry>);
+    fn settle(&mut self, out: &mut Vec<AgentEntry>);
 }
 
 /// A file that was looked into.
@@ -93,11 +93,11 @@ enum Input<R: BufRead> {
 
 /// Gives the entries of a file one by one. An `Err` ends the iteration: the source failed.
 pub struct Reader<R: BufRead> {
-    format: Format,
+    format: AgentFormat,
     input: Input<R>,
     mapper: Box<dyn Mapper + Send>,
-    ready: VecDeque<Entry>,
-    problems: Vec<Problem>,
+    ready: VecDeque<AgentEntry>,
+    problems: Vec<FileProblem>,
     lines: u64,
     /// Time of the line before: a turn without a readable time was said about then.
     last: Option<Timestamp>,
@@ -106,7 +106,7 @@ pub struct Reader<R: BufRead> {
 
 impl<R: BufRead> Reader<R> {
     fn new(
-        format: Format,
+        format: AgentFormat,
         layout: Layout,
         head: Vec<u8>,
         source: Expanded<R>,
@@ -114,14 +114,14 @@ impl<R: BufRead> Reader<R> {
     ) -> Reader<R> {
         let name = name.map(str::to_string);
         let mapper: Box<dyn Mapper + Send> = match format {
-            Format::ClaudeCode => Box::new(ClaudeCode::new(name, &head)),
-            Format::Codex => Box::new(Codex::new(name)),
-            Format::Gemini => Box::new(Gemini::new(name)),
-            Format::Pi | Format::Droid | Format::Qwen | Format::Copilot => {
+            AgentFormat::ClaudeCode => Box::new(ClaudeCode::new(name, &head)),
+            AgentFormat::Codex => Box::new(Codex::new(name)),
+            AgentFormat::Gemini => Box::new(Gemini::new(name)),
+            AgentFormat::Pi | AgentFormat::Droid | AgentFormat::Qwen | AgentFormat::Copilot => {
                 Box::new(Linked::new(format, name))
             }
-            Format::KimiCode => Box::new(KimiCode::new(name)),
-            Format::Opencode => Box::new(Opencode::new(name)),
+            AgentFormat::KimiCode => Box::new(KimiCode::new(name)),
+            AgentFormat::Opencode => Box::new(Opencode::new(name)),
             other => Box::new(Messages::new(other, name)),
         };
         let last = first_time(&head[..]);
@@ -135,7 +135,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Format of the file.
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> AgentFormat {
         self.format
     }
 
@@ -171,7 +171,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Takes the problems found since the last call.
-    pub fn problems(&mut self) -> Vec<Problem> {
+    pub fn problems(&mut self) -> Vec<FileProblem> {
         std::mem::take(&mut self.problems)
     }
 
@@ -219,12 +219,12 @@ impl<R: BufRead> Reader<R> {
                         "the last line is cut off at byte {offset} ({} bytes); it is taken over once it is whole",
                         bytes.len()
                     );
-                    self.problems.push(Problem { line: number, text });
+                    self.problems.push(FileProblem { line: number, text });
                 }
             }
             NextLine::Skipped(line, bytes) => {
                 let text = format!("LINE_BYTES_MAX is {LINE_BYTES_MAX}, this is {bytes}; left out");
-                self.problems.push(Problem { line, text });
+                self.problems.push(FileProblem { line, text });
                 self.lines += 1;
             }
             NextLine::Torn => {
@@ -233,13 +233,13 @@ impl<R: BufRead> Reader<R> {
                     Input::Lines(_) => self.lines + 1,
                     Input::Value { elements, .. } => elements.line(),
                 };
-                self.problems.push(Problem { line, text });
+                self.problems.push(FileProblem { line, text });
             }
             NextLine::End => {
                 self.done = true;
                 if self.is_cut() {
                     let text = format!("the compressed file is cut off after its byte {offset}, expanded");
-                    self.problems.push(Problem { line: self.lines, text });
+                    self.problems.push(FileProblem { line: self.lines, text });
                 }
                 self.mapper.settle(&mut out);
             }
@@ -255,7 +255,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Takes a line; false if it is incomplete.
-    fn text(&mut self, number: u64, bytes: &[u8], last: bool, out: &mut Vec<Entry>) -> bool {
+    fn text(&mut self, number: u64, bytes: &[u8], last: bool, out: &mut Vec<AgentEntry>) -> bool {
         let reason = match std::str::from_utf8(bytes).map(|text| (text, json::check(text))) {
             Ok((text, Ok(()))) => {
                 self.mapper.take(number, text, out);
@@ -349,9 +349,9 @@ fn glued(line: &str) -> Option<usize> {
 }
 
 impl<R: BufRead> Iterator for Reader<R> {
-    type Item = Result<Entry, Error>;
+    type Item = Result<AgentEntry, Error>;
 
-    fn next(&mut self) -> Option<Result<Entry, Error>> {
+    fn next(&mut self) -> Option<Result<AgentEntry, Error>> {
         loop {
             if let Some(entry) = self.ready.pop_front() {
                 return Some(Ok(entry));

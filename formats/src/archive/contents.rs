@@ -15,7 +15,7 @@ use std::io::Read;
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// Conversations by number.
-    pub members: BTreeMap<u64, Member>,
+    pub members: BTreeMap<u64, ArchivedConversation>,
     /// Assets whose bytes the chain has.
     pub assets: HashSet<(TenantName, Hash)>,
     /// References to assets: number of the conversation, and place of the event.
@@ -30,7 +30,7 @@ pub struct Contents {
 
 /// A conversation as of the last archive.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Member {
+pub struct ArchivedConversation {
     /// Tenant and id.
     pub key: Key,
     /// Time of creation.
@@ -47,7 +47,7 @@ pub struct Member {
     pub deleted: Option<(Tombstone, u64)>,
 }
 
-impl Member {
+impl ArchivedConversation {
     /// Whether the event at this place is still there and still has its body.
     pub fn has_body(&self, seq: u64) -> bool {
         !self.erased.contains(seq) && self.has(seq)
@@ -76,7 +76,7 @@ impl Contents {
                         return Err(malformed("a conversation does not end"));
                     }
                     let key = Key { tenant: block.tenant, id: block.id };
-                    let known = self.members.entry(block.no).or_insert(Member {
+                    let known = self.members.entry(block.no).or_insert(ArchivedConversation {
                         key: key.clone(),
                         created: block.created,
                         parent: block.parent,

@@ -2,7 +2,7 @@
 
 use super::{AssetPieces, CORRUPT_LINES_LISTED_MAX, CorruptLine, Item, Reader, TruncatedTail};
 use everturn_core::Error;
-use everturn_core::chain::{Hash, Report, Verifier};
+use everturn_core::chain::{ChainReport, Hash, Verifier};
 use everturn_core::id::ConversationId;
 use serde::Serialize;
 use std::io::BufRead;
@@ -14,7 +14,7 @@ pub struct FileReport {
     pub conversation: ConversationId,
     /// The chain up to its end, or up to the first break.
     #[serde(flatten)]
-    pub chain: Report,
+    pub chain: ChainReport,
     /// First error in the chain.
     pub broken: Option<Broken>,
     /// Number of unreadable lines.

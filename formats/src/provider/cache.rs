@@ -73,12 +73,13 @@ fn carries(block: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Input, NoMedia, Provider, Section, render};
+    use super::super::{Input, NoMedia, Provider, SystemSection, render};
     use super::*;
     use serde_json::json;
 
     fn prompt(sections: &[(&str, &str)], messages: &[Value]) -> Rendered {
-        let system: Vec<Section<'_>> = sections.iter().map(|(name, text)| Section { name, text }).collect();
+        let system: Vec<SystemSection<'_>> =
+            sections.iter().map(|(name, text)| SystemSection { name, text }).collect();
         render(Provider::Anthropic, &Input { system: &system, messages, media: &NoMedia }).unwrap()
     }
 

@@ -5,7 +5,7 @@
 
 use super::ids::{Ids, Taken, is_actor_name};
 use super::read::{ContentPart, Item, Kind};
-use super::{Form, LeftOut, Provider, responses};
+use super::{Form, Provider, UnrenderedPart, responses};
 use everturn_core::message;
 use everturn_core::pairing::Pairs;
 use everturn_core::turn::Role;
@@ -40,7 +40,7 @@ pub fn plan<'a>(
     pairs: &Pairs<'a>,
     stretch: Stretch<'_>,
     fits: &dyn Fn(&Item<'a>) -> bool,
-    left_out: &mut Vec<LeftOut>,
+    left_out: &mut Vec<UnrenderedPart>,
 ) -> Vec<RenderStep> {
     for item in items.iter_mut() {
         usable(provider, item, stretch.form, left_out);
@@ -103,13 +103,13 @@ impl Item<'_> {
     }
 }
 
-fn leave(left_out: &mut Vec<LeftOut>, item: &Item<'_>, what: impl Into<String>) {
-    left_out.push(LeftOut { message: item.source, what: what.into(), unread: false });
+fn leave(left_out: &mut Vec<UnrenderedPart>, item: &Item<'_>, what: impl Into<String>) {
+    left_out.push(UnrenderedPart { message: item.source, what: what.into(), unread: false });
 }
 
 /// Leaves out everything that this provider cannot take at all, regardless of its neighbours. What it does not know, and has
 /// text in it, becomes that text.
-fn usable(provider: Provider, item: &mut Item<'_>, form: Form, left_out: &mut Vec<LeftOut>) {
+fn usable(provider: Provider, item: &mut Item<'_>, form: Form, left_out: &mut Vec<UnrenderedPart>) {
     let mut dropped = Vec::new();
     let paired = paired_by_server(item);
     for piece in &mut item.pieces {
@@ -176,7 +176,7 @@ fn usable(provider: Provider, item: &mut Item<'_>, form: Form, left_out: &mut Ve
     }
     for (what, unread, is_part_of_turn) in dropped {
         item.lost |= is_part_of_turn;
-        left_out.push(LeftOut { message: item.source, what, unread });
+        left_out.push(UnrenderedPart { message: item.source, what, unread });
     }
 }
 
@@ -224,7 +224,7 @@ impl<'p, 'a> Table<'p, 'a> {
     }
 
     /// Leaves out results whose call is not rendered.
-    fn drop_orphans(&self, items: &mut [Item<'_>], left_out: &mut Vec<LeftOut>) {
+    fn drop_orphans(&self, items: &mut [Item<'_>], left_out: &mut Vec<UnrenderedPart>) {
         for (n, place) in self.answers.iter().enumerate() {
             let Some((i, p)) = *place else { continue };
             let call = self.pairs.results[n].call.and_then(|call| self.calls[call]);
@@ -242,7 +242,7 @@ impl<'p, 'a> Table<'p, 'a> {
         provider: Provider,
         items: &mut [Item<'_>],
         last: bool,
-        left_out: &mut Vec<LeftOut>,
+        left_out: &mut Vec<UnrenderedPart>,
     ) -> (Vec<bool>, usize) {
         let mut lost = vec![false; items.len()];
         let end =
@@ -405,7 +405,12 @@ fn joins(provider: Provider, last: &Item<'_>, next: &Item<'_>) -> bool {
 ///
 /// A turn is a run of neighbouring messages of the assistant; a message that begins with reasoning begins a new one,
 /// unless the one before it is nothing but reasoning, and so does one that results will part from the one before it.
-fn drop_broken_turns(provider: Provider, items: &mut [Item<'_>], lost: &[bool], left_out: &mut Vec<LeftOut>) {
+fn drop_broken_turns(
+    provider: Provider,
+    items: &mut [Item<'_>],
+    lost: &[bool],
+    left_out: &mut Vec<UnrenderedPart>,
+) {
     let is_thought = |piece: &ContentPart<'_>| matches!(piece.kind, Kind::Reasoning { .. });
     let speaks = |item: &Item<'_>| item.said().next().is_some();
     let mut start = 0;
@@ -477,7 +482,7 @@ fn say_name(provider: Provider, item: &mut Item<'_>) {
 /// anything that follows it, so this comes before [`drop_broken_turns`].
 ///
 /// Reasoning in a block is another provider's, of which this server knows nothing.
-fn forget_ids_after_dropped_reasoning(items: &mut [Item<'_>], left_out: &mut Vec<LeftOut>) {
+fn forget_ids_after_dropped_reasoning(items: &mut [Item<'_>], left_out: &mut Vec<UnrenderedPart>) {
     let mut missing = false;
     for item in items {
         missing &= item.role == Role::Assistant;

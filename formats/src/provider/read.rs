@@ -6,7 +6,7 @@
 use super::media::{Blob, Data};
 use super::{Form, Media, Provider};
 use everturn_core::json::{elements, field, fields};
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::pairing::{BlockPath, Pairs};
 use everturn_core::turn::Role;
 use serde_json::{Value, json};
@@ -180,7 +180,7 @@ impl<'a, 'm> Reader<'a, 'm> {
                 if !matches!(other, Value::Null | Value::String(_)) && self.form >= Form::Now =>
             {
                 let words = match part(other) {
-                    Some(Part::Text(text)) => text,
+                    Some(MessagePart::Text(text)) => text,
                     _ => raw(content),
                 };
                 item.pieces.push(plain(Kind::Text(Cow::Borrowed(words)), own, raw(content)));
@@ -253,17 +253,17 @@ impl<'a, 'm> Reader<'a, 'm> {
             }
         } else {
             match part(seen) {
-                Some(Part::Text("")) if self.form >= Form::Now && !is_textual(own.get("text")) => {
+                Some(MessagePart::Text("")) if self.form >= Form::Now && !is_textual(own.get("text")) => {
                     Kind::Unknown(kind)
                 }
-                Some(Part::Text(text)) => Kind::Text(Cow::Borrowed(text)),
-                Some(Part::Thinking { text, signed }) => {
+                Some(MessagePart::Text(text)) => Kind::Text(Cow::Borrowed(text)),
+                Some(MessagePart::Thinking { text, signed }) => {
                     seal = seal.or(owner(place, own));
                     let summary = Some(summary(own)).filter(|summary| !summary.is_empty());
                     let text = summary.unwrap_or_else(|| text.unwrap_or_default().to_string());
                     Kind::Reasoning { text, signed }
                 }
-                Some(Part::Media { kind, .. }) => Kind::Media(Box::new(self.blob(kind, seen))),
+                Some(MessagePart::Media { kind, .. }) => Kind::Media(Box::new(self.blob(kind, seen))),
                 _ if kind == "refusal" => match own.get("refusal").and_then(Value::as_str) {
                     Some(text) => Kind::Text(Cow::Borrowed(text)),
                     None => Kind::Unknown(kind),
@@ -309,8 +309,8 @@ impl<'a, 'm> Reader<'a, 'm> {
 
     fn said_block(&self, own: &'a Value, raw: &'a str) -> ContentPart<'a> {
         let kind = match (part(own), own.get("type").and_then(Value::as_str)) {
-            (Some(Part::Text(text)), _) => Kind::Text(Cow::Borrowed(text)),
-            (Some(Part::Media { kind, .. }), _) => Kind::Media(Box::new(self.blob(kind, own))),
+            (Some(MessagePart::Text(text)), _) => Kind::Text(Cow::Borrowed(text)),
+            (Some(MessagePart::Media { kind, .. }), _) => Kind::Media(Box::new(self.blob(kind, own))),
             (_, Some("computer_screenshot")) => Kind::Media(Box::new(Blob::read("image", own, self.media))),
             _ => Kind::Text(Cow::Borrowed(raw)),
         };
@@ -323,15 +323,15 @@ fn plain<'a>(kind: Kind<'a>, own: &'a Value, raw: &'a str) -> ContentPart<'a> {
 }
 
 /// Kind of a block; `None` if it is no block.
-fn part(block: &Value) -> Option<Part<'_>> {
+fn part(block: &Value) -> Option<MessagePart<'_>> {
     match block {
-        Value::String(text) => Some(Part::Text(text)),
+        Value::String(text) => Some(MessagePart::Text(text)),
         Value::Object(_)
             if block.get("role").is_none() && block.get("type").is_some_and(Value::is_string) =>
         {
             message::parts(block).pop()
         }
-        Value::Object(fields) if fields.len() == 1 => fields.get("text")?.as_str().map(Part::Text),
+        Value::Object(fields) if fields.len() == 1 => fields.get("text")?.as_str().map(MessagePart::Text),
         _ => None,
     }
 }

@@ -9,8 +9,8 @@ use super::plan::{RenderStep, Stretch, plan};
 use super::read::{Reader, Source, view_of_gemini};
 use super::write::{Out, Writer};
 use super::{
-    CONTINUES, Form, LeftOut, Media, Message, Provider, Rendered, Section, anthropic, chat, gemini, neutral,
-    raw, responses, source, system, system_words, write_step,
+    CONTINUES, Form, Media, MessageSource, Provider, Rendered, SystemSection, UnrenderedPart, anthropic,
+    chat, gemini, neutral, raw, responses, source, system, system_words, write_step,
 };
 use everturn_core::Error;
 use everturn_core::json::{self, Raw, quote};
@@ -43,7 +43,7 @@ pub struct Renderer<'m> {
 
 impl<'m> Renderer<'m> {
     /// Renderer for a provider, with its system material.
-    pub fn new(provider: Provider, system: &[Section<'_>], media: &'m dyn Media) -> Renderer<'m> {
+    pub fn new(provider: Provider, system: &[SystemSection<'_>], media: &'m dyn Media) -> Renderer<'m> {
         Renderer {
             provider,
             form: Form::Now,
@@ -86,12 +86,16 @@ impl<'m> Renderer<'m> {
         self.stretch(&messages, true)
     }
 
-    pub(super) fn stretch<M: Message>(&mut self, messages: &[M], last: bool) -> Result<Rendered, Error> {
+    pub(super) fn stretch<M: MessageSource>(
+        &mut self,
+        messages: &[M],
+        last: bool,
+    ) -> Result<Rendered, Error> {
         let provider = self.provider;
         let mut left_out = Vec::new();
         let mut sources = Vec::with_capacity(messages.len());
         for (index, message) in messages.iter().enumerate() {
-            let mut leave = |what, unread| left_out.push(LeftOut { message: index, what, unread });
+            let mut leave = |what, unread| left_out.push(UnrenderedPart { message: index, what, unread });
             sources.push(source(message, self.media, &mut leave));
         }
         let pairs = pairing::pair(sources.iter().map(Source::seen));
@@ -100,7 +104,7 @@ impl<'m> Renderer<'m> {
         for (index, source) in sources.iter().enumerate().filter(|(_, source)| !source.text.is_empty()) {
             match reader.item(index, source) {
                 Ok(item) => items.push(item),
-                Err(what) => left_out.push(LeftOut { message: index, what, unread: true }),
+                Err(what) => left_out.push(UnrenderedPart { message: index, what, unread: true }),
             }
         }
         let writer: &dyn Writer = match provider {

@@ -4,7 +4,7 @@
 
 use super::prose::{escape, is_link, link, to_html};
 use super::shown::{Attachment, Content, Part, Shower, Shown};
-use super::{About, Document, Out, Prompt, compaction, day_and_time, thousands, time, title};
+use super::{Document, Out, Preamble, Prompt, compaction, day_and_time, thousands, time, title};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
@@ -28,7 +28,7 @@ pub struct Html<'a, W> {
 }
 
 impl<'a, W: Write> Html<'a, W> {
-    pub fn begin(mut out: Out<W>, about: About<'a>) -> Result<Html<'a, W>, Error> {
+    pub fn begin(mut out: Out<W>, about: Preamble<'a>) -> Result<Html<'a, W>, Error> {
         out.write(&head(&title(about.conversation)))?;
         let prompt = about.system_prompt.map(|prompt| {
             folded(

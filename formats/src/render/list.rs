@@ -1,7 +1,7 @@
 //! The messages of a request, one a line.
 
-use super::{About, Document, Out, is_said};
-use crate::provider::{Provider, Rendered, Renderer, Section, request_fields};
+use super::{Document, Out, Preamble, is_said};
+use crate::provider::{Provider, Rendered, Renderer, SystemSection, request_fields};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::turn::Turn;
@@ -17,8 +17,9 @@ pub struct List<'a, W> {
 }
 
 impl<'a, W: Write> List<'a, W> {
-    pub fn new(provider: Provider, out: Out<W>, about: About<'a>) -> List<'a, W> {
-        let prompt = about.system_prompt.map(|prompt| Section { name: "system", text: &prompt.content });
+    pub fn new(provider: Provider, out: Out<W>, about: Preamble<'a>) -> List<'a, W> {
+        let prompt =
+            about.system_prompt.map(|prompt| SystemSection { name: "system", text: &prompt.content });
         let renderer = Renderer::new(provider, prompt.as_slice(), about.media);
         List { provider, out, renderer, begun: false, filled: false }
     }

@@ -2,7 +2,7 @@
 
 use super::prose::{contained, escape, fenced, is_link, plain};
 use super::shown::{Attachment, Content, Part, Shower};
-use super::{About, Document, Out, compaction, count, day_and_time, time, title};
+use super::{Document, Out, Preamble, compaction, count, day_and_time, time, title};
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::turn::Turn;
@@ -15,7 +15,7 @@ pub struct Markdown<'a, W> {
 }
 
 impl<'a, W: Write> Markdown<'a, W> {
-    pub fn begin(mut out: Out<W>, about: About<'a>) -> Result<Markdown<'a, W>, Error> {
+    pub fn begin(mut out: Out<W>, about: Preamble<'a>) -> Result<Markdown<'a, W>, Error> {
         let conversation = about.conversation;
         let (day, _) = day_and_time(conversation.began.unwrap_or(conversation.created));
         let mut facts = vec![format!("`{}`", conversation.id), day, count(conversation.turns, "turn")];

@@ -2,13 +2,13 @@
 //!
 //! The types of lines are those that [`session`](crate::session) reads: exporting an imported file gives the same file.
 
-use super::{About, Document, Out, is_said, time, title};
+use super::{Document, Out, Preamble, is_said, time, title};
 use crate::session::{Fields, IMPORTED, MESSAGE, Mapped, Mapper, New, Recorded, check_entry, line, role_of};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Event, kind};
 use everturn_core::json::Raw;
-use everturn_core::message::{Part, block};
+use everturn_core::message::{MessagePart, block};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::{Viewer, without_private};
@@ -25,7 +25,7 @@ const CALLS_WAITING_MAX: usize = 1000;
 
 pub struct SessionDocument<'a, W> {
     out: Out<W>,
-    about: About<'a>,
+    about: Preamble<'a>,
     has_begun: bool,
     /// Agent named in the header.
     agent: Option<String>,
@@ -39,7 +39,7 @@ pub struct SessionDocument<'a, W> {
 }
 
 impl<'a, W: Write> SessionDocument<'a, W> {
-    pub fn new(out: Out<W>, about: About<'a>) -> SessionDocument<'a, W> {
+    pub fn new(out: Out<W>, about: Preamble<'a>) -> SessionDocument<'a, W> {
         let latest = started(about.conversation);
         SessionDocument {
             out,
@@ -202,13 +202,13 @@ fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, Fields)> {
         return Some(("agent_tool_call", fields(made)?));
     }
     match block(&value) {
-        Part::Text(_) if !speech.is_empty() && only(&["type", "text"]) => {
+        MessagePart::Text(_) if !speech.is_empty() && only(&["type", "text"]) => {
             Some((speech, fields([("text", taken(&["text"]))])?))
         }
-        Part::Thinking { text: Some(_), signed: false } if only(&["type", "thinking", "text"]) => {
+        MessagePart::Thinking { text: Some(_), signed: false } if only(&["type", "thinking", "text"]) => {
             Some(("agent_thinking", fields([("text", taken(&["thinking", "text"]))])?))
         }
-        Part::Call { id, name, .. } => {
+        MessagePart::Call { id, name, .. } => {
             let parameters = taken(&["arguments", "input"]);
             Some((
                 "agent_tool_call",
@@ -219,7 +219,7 @@ fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, Fields)> {
                 ])?,
             ))
         }
-        Part::Result { id, name, .. } => {
+        MessagePart::Result { id, name, .. } => {
             let made = [
                 ("tool", name.map(|name| Raw::of(&name))),
                 ("result", taken(&["content", "output"])),

@@ -4,7 +4,7 @@ use super::prose::pretty;
 use crate::provider::media::{Blob, Data};
 use crate::provider::read::{Arguments, ContentPart, Kind, Reader, Source};
 use crate::provider::{Media, source};
-use crate::render::About;
+use crate::render::Preamble;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
 use everturn_core::turn::{Role, Status, Turn};
@@ -102,7 +102,7 @@ pub struct Shower<'m> {
 }
 
 impl<'m> Shower<'m> {
-    pub fn new(about: &About<'m>) -> Shower<'m> {
+    pub fn new(about: &Preamble<'m>) -> Shower<'m> {
         Shower { media: about.media, given_up: about.given_up, called: HashMap::new() }
     }
 

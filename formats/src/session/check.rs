@@ -34,14 +34,14 @@ pub struct Report {
     /// Number of other errors.
     pub wrong: u64,
     /// The first [`PROBLEMS_LISTED_MAX`] of them.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<SessionProblem>,
     /// Unusual but possibly correct things: the first [`PROBLEMS_LISTED_MAX`].
-    pub notes: Vec<Problem>,
+    pub notes: Vec<SessionProblem>,
 }
 
 /// An error, or something unusual.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Problem {
+pub struct SessionProblem {
     /// Line number, from 1; 0 if it is about the whole file.
     pub line: u64,
     /// Stable code.
@@ -211,13 +211,13 @@ impl Walk {
     fn problem(&mut self, line: u64, code: &'static str, text: String) {
         self.report.wrong += 1;
         if self.report.problems.len() < PROBLEMS_LISTED_MAX {
-            self.report.problems.push(Problem { line, code, text });
+            self.report.problems.push(SessionProblem { line, code, text });
         }
     }
 
     fn note(&mut self, line: u64, code: &'static str, text: String) {
         if self.report.notes.len() < PROBLEMS_LISTED_MAX {
-            self.report.notes.push(Problem { line, code, text });
+            self.report.notes.push(SessionProblem { line, code, text });
         }
     }
 

@@ -114,7 +114,7 @@ impl Entry {
     }
 
     /// An entry of a known type.
-    pub fn of<P: Payload>(at: Timestamp, payload: &P) -> Result<Entry, Error> {
+    pub fn of<P: EntryPayload>(at: Timestamp, payload: &P) -> Result<Entry, Error> {
         Entry::new(P::TYPE, at, payload)
     }
 
@@ -125,7 +125,7 @@ impl Entry {
     }
 
     /// The payload, if the entry is of that type and has its fields. Further ones do not matter.
-    pub fn read<P: Payload>(&self) -> Option<P> {
+    pub fn read<P: EntryPayload>(&self) -> Option<P> {
         if self.kind != P::TYPE {
             return None;
         }
@@ -243,7 +243,7 @@ fn on_one_line(mut json: String) -> String {
 }
 
 /// Fields of an entry of a known type.
-pub trait Payload: Serialize + for<'de> Deserialize<'de> {
+pub trait EntryPayload: Serialize + for<'de> Deserialize<'de> {
     /// Its `type`.
     const TYPE: &'static str;
 }
@@ -341,30 +341,30 @@ pub struct TasteConfirmation {
     pub update: Raw,
 }
 
-impl Payload for AgentThinking {
+impl EntryPayload for AgentThinking {
     const TYPE: &'static str = "agent_thinking";
 }
-impl Payload for AgentToolCall {
+impl EntryPayload for AgentToolCall {
     const TYPE: &'static str = "agent_tool_call";
 }
-impl Payload for ToolResult {
+impl EntryPayload for ToolResult {
     const TYPE: &'static str = "tool_result";
 }
-impl Payload for PhotographerMessage {
+impl EntryPayload for PhotographerMessage {
     const TYPE: &'static str = "photographer_message";
 }
-impl Payload for SnapshotCreated {
+impl EntryPayload for SnapshotCreated {
     const TYPE: &'static str = "snapshot_created";
 }
-impl Payload for MaskGenerated {
+impl EntryPayload for MaskGenerated {
     const TYPE: &'static str = "mask_generated";
 }
-impl Payload for VocabularyGapLogged {
+impl EntryPayload for VocabularyGapLogged {
     const TYPE: &'static str = "vocabulary_gap_logged";
 }
-impl Payload for TasteProposal {
+impl EntryPayload for TasteProposal {
     const TYPE: &'static str = "taste_proposal";
 }
-impl Payload for TasteConfirmation {
+impl EntryPayload for TasteConfirmation {
     const TYPE: &'static str = "taste_confirmation";
 }

@@ -1,6 +1,6 @@
 //! Reading a session line by line.
 
-use super::entry::{Entry, Fields, Payload};
+use super::entry::{Entry, EntryPayload, Fields};
 use crate::jsonl::{self, CorruptLine, End, Header, TruncatedTail};
 use everturn_core::Error;
 use everturn_core::encoding;
@@ -59,7 +59,7 @@ impl Recorded {
     }
 
     /// Its payload, if it is of that type and has its fields.
-    pub fn read<P: Payload>(&self) -> Option<P> {
+    pub fn read<P: EntryPayload>(&self) -> Option<P> {
         (self.kind.as_deref() == Some(P::TYPE)).then(|| serde_json::from_str(&self.text).ok())?
     }
 }

@@ -35,14 +35,14 @@ pub enum Fsync {
 
 /// Options of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct SessionOptions {
     /// Durability; by default after a second at most.
     pub fsync: Fsync,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { fsync: Fsync::Interval(Duration::from_secs(1)) }
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions { fsync: Fsync::Interval(Duration::from_secs(1)) }
     }
 }
 
@@ -186,7 +186,7 @@ struct State {
 
 impl Session {
     /// Creates the file of a new session below `root` and writes its header.
-    pub fn start(root: &Path, new: &New, options: Options) -> Result<Session, Error> {
+    pub fn start(root: &Path, new: &New, options: SessionOptions) -> Result<Session, Error> {
         // Before the file is created: a refused header leaves nothing behind.
         let header = new.line()?;
         let (file, path) = place::create(root, &new.subject, new.started_at)?;
@@ -196,7 +196,7 @@ impl Session {
     }
 
     /// Begins a session on an empty file that the caller opened and keeps others from writing to.
-    pub fn on(file: File, new: &New, options: Options) -> Result<Session, Error> {
+    pub fn on(file: File, new: &New, options: SessionOptions) -> Result<Session, Error> {
         Session::begin(file, None, new, &new.line()?, options)
     }
 
@@ -205,7 +205,7 @@ impl Session {
         path: Option<PathBuf>,
         new: &New,
         header: &str,
-        options: Options,
+        options: SessionOptions,
     ) -> Result<Session, Error> {
         let state = State::new(Some(new.started_at));
         let session = Session::with(file, path, state, options)?;
@@ -216,7 +216,7 @@ impl Session {
 
     /// Continues a session that was not ended. An incomplete last line is cut off and kept in
     /// `<file>.torn`; see [`Session::mended`].
-    pub fn resume(path: &Path, options: Options) -> Result<Session, Error> {
+    pub fn resume(path: &Path, options: SessionOptions) -> Result<Session, Error> {
         let mut file =
             OpenOptions::new().read(true).append(true).open(path).map_err(|e| cannot("open", path, &e))?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
@@ -243,7 +243,12 @@ impl Session {
         Ok(session)
     }
 
-    fn with(file: File, path: Option<PathBuf>, mut state: State, options: Options) -> Result<Session, Error> {
+    fn with(
+        file: File,
+        path: Option<PathBuf>,
+        mut state: State,
+        options: SessionOptions,
+    ) -> Result<Session, Error> {
         state.bytes = file.metadata().map_err(|e| failed("looking at the session file", &e))?.len();
         let shared = Arc::new(Shared {
             file,

@@ -1,8 +1,8 @@
 //! From a log to a transcript value.
 
 use super::{
-    About, BARE_EVENT, CARRIED, Carried, DATA, Derived, GivenChange, GivenEvent, Labels, NO_EVENT,
-    STATE_REASON, TYPE, VERSION, changes_state, prompt_content,
+    BARE_EVENT, CARRIED, Carried, DATA, Derived, GivenChange, GivenEvent, Labels, NO_EVENT, STATE_REASON,
+    TYPE, TurnDetails, VERSION, changes_state, prompt_content,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -32,7 +32,7 @@ pub type ReadBytes<'a> = dyn Fn(Hash) -> Result<Option<Vec<u8>>, Error> + 'a;
 
 /// Input of [`export`].
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct ExportSource<'a> {
     /// The conversation as it is now.
     pub conversation: &'a Conversation,
     /// Its system prompt, with its text.
@@ -134,7 +134,7 @@ fn each<'a, T: 'a>(
     })
 }
 
-impl<'a> Source<'a> {
+impl<'a> ExportSource<'a> {
     fn each_event(&self) -> impl Iterator<Item = Result<Event, Error>> + use<'a> {
         each(self.events, |event| event.seq)
     }
@@ -236,7 +236,7 @@ impl SoFar {
 
     /// Events that say of calls what messages and events do not: that their result is no longer awaited, because it was
     /// erased, is not for the reader or was trimmed with the call, or that it still is, although the call was trimmed.
-    fn rest(&self, source: &Source<'_>) -> Vec<Result<Written, Error>> {
+    fn rest(&self, source: &ExportSource<'_>) -> Vec<Result<Written, Error>> {
         let tool = |kind: &str, body: ToolBody, at: Timestamp, audience: Option<Vec<String>>| {
             let mut metadata: BTreeMap<String, Raw> = Raw::of(&body)?.read().unwrap_or_default();
             let visibility = if audience.is_some() { Visibility::Private } else { Visibility::Internal };
@@ -273,7 +273,7 @@ impl SoFar {
 }
 
 /// Writes the conversation as a transcript value, version 2. Messages keep the exact bytes they were given with.
-pub fn export(source: &Source<'_>, mut out: impl Write) -> Result<(), Error> {
+pub fn export(source: &ExportSource<'_>, mut out: impl Write) -> Result<(), Error> {
     let origin = Origin::of(source)?;
     let added = if source.has_assets { assets(source, &origin)? } else { Vec::new() };
     let mut labels = Labels::default();
@@ -318,7 +318,7 @@ struct Origin {
 }
 
 impl Origin {
-    fn of(source: &Source<'_>) -> Result<Origin, Error> {
+    fn of(source: &ExportSource<'_>) -> Result<Origin, Error> {
         let mut events = source.each_event();
         let created = events.find(|event| event.as_ref().map_or(true, |event| event.kind == kind::CREATED));
         let created = created.transpose()?;
@@ -382,7 +382,7 @@ fn id(conversation: &Conversation, origin: &Origin) -> Result<Raw, Error> {
     }
 }
 
-fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw>, Error> {
+fn metadata(source: &ExportSource<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw>, Error> {
     const PROMPT: &str = "system_prompt";
     let mut metadata = source.conversation.metadata.clone();
     if let Some(prompt) = source.system_prompt {
@@ -431,7 +431,7 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
 /// Messages that a model call would continue from: complete or interrupted turns that are neither superseded,
 /// summarized nor trimmed.
 fn messages<'a>(
-    source: &'a Source<'_>,
+    source: &'a ExportSource<'_>,
     so_far: &'a RefCell<SoFar>,
 ) -> impl Iterator<Item = Result<Raw, Error>> + 'a {
     let (start, _) = source.conversation.view_start();
@@ -457,13 +457,13 @@ fn is_said(turn: &Turn) -> bool {
 }
 
 fn events<'a>(
-    source: &'a Source<'_>,
+    source: &'a ExportSource<'_>,
     origin: &'a Origin,
     labels: &'a Labels,
     so_far: &'a RefCell<SoFar>,
 ) -> impl Iterator<Item = Result<Written, Error>> + 'a {
     let mut turns = source.each_turn().peekable();
-    let Source { events_after, in_force, .. } = *source;
+    let ExportSource { events_after, in_force, .. } = *source;
     let is_shown = move |event: &Event| event.seq > events_after || in_force.contains(&event.seq);
     let shown = source.each_event().filter(move |event| event.as_ref().map_or(true, is_shown));
     let shown = shown.filter_map(move |event| {
@@ -494,7 +494,7 @@ fn write(
             Some(NO_EVENT) => None,
             Some(BARE_EVENT) => Some(Written::Derived(derived())),
             Some(_) => given.map(|given| linked(given, index).map(Written::Given)).transpose()?,
-            None => Some(Written::Derived(derived().about(About::of(&turn), index))),
+            None => Some(Written::Derived(derived().about(TurnDetails::of(&turn), index))),
         });
     }
     if let Some(given) = origin.given(event) {
@@ -603,7 +603,7 @@ struct Added {
 impl Added {
     /// The descriptor with the bytes, if a message refers to it or no turn brought it. Without them it has no hash: bytes
     /// that are not in the value are not missing where it is imported.
-    fn write(&self, source: &Source<'_>, so_far: &SoFar) -> Result<Raw, Error> {
+    fn write(&self, source: &ExportSource<'_>, so_far: &SoFar) -> Result<Raw, Error> {
         let asset = self.descriptor.read::<Asset>();
         let Some((id, sha256)) = asset.and_then(|asset| Some((asset.id, asset.sha256?))) else {
             return Ok(self.descriptor.clone());
@@ -624,7 +624,7 @@ impl Added {
     }
 }
 
-fn assets(source: &Source<'_>, origin: &Origin) -> Result<Vec<Added>, Error> {
+fn assets(source: &ExportSource<'_>, origin: &Origin) -> Result<Vec<Added>, Error> {
     let mut assets = Vec::new();
     for event in source.each_event() {
         let event = event?;

@@ -1,8 +1,8 @@
 //! From a transcript value to settings, assets, turns and events.
 
 use super::{
-    About, BARE_EVENT, CARRIED, CARRIED_FIELDS, DATA, Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION,
-    changes_state, prompt_content,
+    BARE_EVENT, CARRIED, CARRIED_FIELDS, DATA, Derived, GivenEvent, Labels, NO_EVENT, TYPE, TurnDetails,
+    VERSION, changes_state, prompt_content,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -27,7 +27,7 @@ use std::fmt;
 
 /// A transcript value, ready to be stored as the [module](super) describes.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Imported {
+pub struct ParsedTranscript {
     /// Id of the conversation: its own if that is one of ours, else one derived from the value's id.
     pub id: Option<ConversationId>,
     /// Initial settings of the conversation.
@@ -92,12 +92,12 @@ pub enum Item {
         /// The message as it came.
         message: Raw,
         /// The event object as it came, if it differs from the one derived from the message; [`NO_EVENT`] if the value has
-        /// none for it, [`BARE_EVENT`] if it is the derived one without the fields of [`About`].
+        /// none for it, [`BARE_EVENT`] if it is the derived one without the fields of [`TurnDetails`].
         event: Option<Raw>,
         /// Whether `event` is what the turn gives by itself once it has the id of `about`.
         is_derived: bool,
         /// Details from its event.
-        about: Box<About>,
+        about: Box<TurnDetails>,
     },
     /// An event that belongs to no message.
     Event {
@@ -111,7 +111,7 @@ pub enum Item {
         /// The event object as it came.
         raw: Raw,
         /// Its actor, time and turn.
-        about: Box<About>,
+        about: Box<TurnDetails>,
     },
 }
 
@@ -162,7 +162,7 @@ type Fields = BTreeMap<String, Raw>;
 
 /// Reads a transcript value. Version 1 and missing fields are brought up to version 2; an error names the place, such
 /// as `$.messages[3].role`.
-pub fn parse(text: &str) -> Result<Imported, Error> {
+pub fn parse(text: &str) -> Result<ParsedTranscript, Error> {
     json::check(text).map_err(|error| error.at("$"))?;
     let mut value: Fields = serde_json::from_str(text).map_err(|_| wrong("$", "must be an object"))?;
 
@@ -198,7 +198,7 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
         }
         Some(events) => pair(messages, events, &labels)?,
         // A value without the field is older than events: they are derived.
-        None => messages.into_iter().map(|message| message.turn(None, About::default())).collect(),
+        None => messages.into_iter().map(|message| message.turn(None, TurnDetails::default())).collect(),
     };
 
     // No two turns have one id.
@@ -214,7 +214,7 @@ pub fn parse(text: &str) -> Result<Imported, Error> {
     settings.transcript.extend(value);
     // The settings are nested one level deeper in the event, and must still fit.
     json::check(Raw::of(&settings)?.get()).map_err(|error| error.at("$"))?;
-    Ok(Imported { id, settings, state, assets, checkpoint, items })
+    Ok(ParsedTranscript { id, settings, state, assets, checkpoint, items })
 }
 
 /// The summary as a checkpoint: with the other parts of the one in force that the events tell of, if it begins with its
@@ -446,14 +446,14 @@ impl Message {
     }
 
     /// Its turn, with the visibility that a turn of its role has by itself.
-    fn turn(self, event: Option<Raw>, about: About) -> Item {
+    fn turn(self, event: Option<Raw>, about: TurnDetails) -> Item {
         let visibility = if self.role == Role::Tool { Visibility::Internal } else { Visibility::Public };
         let (role, message, about) = (self.role, self.raw, Box::new(about));
         Item::Turn { role, visibility, message, event, is_derived: false, about }
     }
 
     fn without_event(self) -> Result<Item, Error> {
-        Ok(self.turn(Some(Raw::new(NO_EVENT.to_string())?), About::default()))
+        Ok(self.turn(Some(Raw::new(NO_EVENT.to_string())?), TurnDetails::default()))
     }
 
     /// Its turn where its event stands elsewhere.
@@ -475,7 +475,7 @@ struct Given {
     role: Option<Role>,
     visibility: Visibility,
     raw: Raw,
-    about: About,
+    about: TurnDetails,
     /// Index of its message.
     message_index: Option<usize>,
 }
@@ -520,13 +520,13 @@ impl Given {
 
 /// Details of a turn from its event. In a value of another program the same names may mean something else: a detail that
 /// cannot be ours is left out, and stays in the event.
-fn about(fields: &Fields) -> About {
+fn about(fields: &Fields) -> TurnDetails {
     fn read<T: DeserializeOwned>(fields: &Fields, name: &str) -> Option<T> {
         fields.get(name).and_then(Raw::read)
     }
     let is_name = |name: &String| check_name("actor", name).is_ok();
     let turn: Option<TurnId> = read(fields, "turn");
-    About {
+    TurnDetails {
         turn,
         actor: read(fields, "actor").filter(is_name),
         audience: read(fields, "audience")

@@ -1,10 +1,10 @@
 //! Anthropic Messages.
 
 use super::pieces::{Members, Pieces, write};
-use super::sse::Event;
+use super::sse::SseEvent;
 use super::{
-    ANTHROPIC_OUTPUT_TOKENS_DEFAULT, Assemble, Call, Delta, Failure, Fields, Finish, ModelReply, Request,
-    Tokens, number, parse,
+    ANTHROPIC_OUTPUT_TOKENS_DEFAULT, Assemble, Delta, Failure, Fields, Finish, ModelReply, ModelRequest,
+    ReplyTokens, ToolCall, number, parse,
 };
 use everturn_core::Error;
 use everturn_core::json::{Raw, quote};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-pub fn body(model: &str, request: &Request) -> Result<String, Error> {
+pub fn body(model: &str, request: &ModelRequest) -> Result<String, Error> {
     let mut fields = Fields(Vec::new());
     fields.put("model", &model)?;
     fields.put("max_tokens", &request.max_output_tokens.unwrap_or(ANTHROPIC_OUTPUT_TOKENS_DEFAULT))?;
@@ -76,7 +76,7 @@ struct Block {
 }
 
 impl Assemble for Anthropic {
-    fn event(&mut self, event: &Event) -> Result<Vec<Delta>, Failure> {
+    fn event(&mut self, event: &SseEvent) -> Result<Vec<Delta>, Failure> {
         let incoming: Incoming = parse(&event.data)?;
         match incoming.kind.as_deref().or(event.name.as_deref()) {
             Some("message_start") => {
@@ -261,13 +261,13 @@ impl Block {
         seal.filter(|seal| !seal.is_empty()).map(|_| self.write().map(Delta::Sealed)).transpose()
     }
 
-    fn call(&self) -> Call {
+    fn call(&self) -> ToolCall {
         let text = |key| self.members.text(key).map(|text| text.into_owned());
         let arguments = match self.input.as_str() {
             "" => self.members.raw("input").map_or_else(|| "{}".to_string(), |raw| raw.get().to_string()),
             input => input.to_string(),
         };
-        Call { id: text("id"), name: text("name").unwrap_or_default(), arguments }
+        ToolCall { id: text("id"), name: text("name").unwrap_or_default(), arguments }
     }
 
     fn write(&self) -> Result<Raw, Failure> {
@@ -292,11 +292,11 @@ fn failed(error: Option<Value>) -> Failure {
     Failure::of_object(&serde_json::json!({ "error": error }))
 }
 
-fn tokens(usage: &Value) -> Tokens {
+fn tokens(usage: &Value) -> ReplyTokens {
     let fresh = number(usage, &["input_tokens"]);
     let cached = number(usage, &["cache_read_input_tokens"]);
     let written = number(usage, &["cache_creation_input_tokens"]);
-    Tokens {
+    ReplyTokens {
         prompt: fresh
             .map(|fresh| fresh.saturating_add(cached.unwrap_or(0)).saturating_add(written.unwrap_or(0))),
         completion: number(usage, &["output_tokens"]),

@@ -1,14 +1,16 @@
 //! OpenAI chat completions, as OpenAI and the servers compatible with it speak them.
 
 use super::pieces::{Members, Pieces, write};
-use super::sse::Event;
-use super::{Assemble, Call, Delta, Failure, Fields, Finish, ModelReply, Request, Tokens, number, parse};
+use super::sse::SseEvent;
+use super::{
+    Assemble, Delta, Failure, Fields, Finish, ModelReply, ModelRequest, ReplyTokens, ToolCall, number, parse,
+};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub fn body(host: &str, model: &str, request: &Request) -> Result<String, Error> {
+pub fn body(host: &str, model: &str, request: &ModelRequest) -> Result<String, Error> {
     let mut messages = Vec::with_capacity(request.messages.len() + 1);
     if let Some(system) = &request.system {
         messages.push(system_message(system)?);
@@ -86,7 +88,7 @@ struct Growing {
 }
 
 impl Assemble for Chat {
-    fn event(&mut self, event: &Event) -> Result<Vec<Delta>, Failure> {
+    fn event(&mut self, event: &SseEvent) -> Result<Vec<Delta>, Failure> {
         match event.data.trim() {
             "[DONE]" => {
                 self.done = true;
@@ -115,7 +117,7 @@ impl Assemble for Chat {
         if !self.any {
             return Err(Failure::garbage("it holds no choices"));
         }
-        let calls: Vec<Call> = self.calls.iter().map(Growing::call).collect();
+        let calls: Vec<ToolCall> = self.calls.iter().map(Growing::call).collect();
         let finish = finish(self.finish.as_deref(), !calls.is_empty());
         let message = match self.exact.take() {
             Some(message) => message,
@@ -262,9 +264,9 @@ impl Chat {
 }
 
 impl Growing {
-    fn call(&self) -> Call {
+    fn call(&self) -> ToolCall {
         let text = |key| self.function.text(key).map(|text| text.into_owned());
-        Call {
+        ToolCall {
             id: self.members.text("id").filter(|id| !id.is_empty()).map(|id| id.into_owned()),
             name: text("name").unwrap_or_default(),
             arguments: text("arguments").unwrap_or_default(),
@@ -306,8 +308,8 @@ fn finish(reason: Option<&str>, calls: bool) -> Finish {
     }
 }
 
-fn tokens(usage: &Value) -> Tokens {
-    Tokens {
+fn tokens(usage: &Value) -> ReplyTokens {
+    ReplyTokens {
         prompt: number(usage, &["prompt_tokens"]),
         completion: number(usage, &["completion_tokens"]),
         cached: number(usage, &["prompt_tokens_details", "cached_tokens"]),

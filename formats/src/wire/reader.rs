@@ -2,7 +2,7 @@
 
 use super::failure::{Class, Failure};
 use super::sse::{Parser, SSE_EVENT_BYTES_MAX};
-use super::{Assemble, Delta, Kind, ModelReply};
+use super::{Assemble, Delta, ModelReply, Protocol};
 use everturn_core::Error;
 
 /// Largest answer, in bytes on the wire.
@@ -27,7 +27,7 @@ enum Form {
 
 impl Reader {
     /// Reads an answer of that kind, of at most so many bytes.
-    pub fn new(kind: Kind, bytes_max: usize) -> Reader {
+    pub fn new(kind: Protocol, bytes_max: usize) -> Reader {
         Reader { form: Form::Unknown(Vec::new()), assembly: kind.assembly(), read: 0, events: 0, bytes_max }
     }
 

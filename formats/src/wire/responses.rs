@@ -1,9 +1,10 @@
 //! OpenAI Responses.
 
 use super::chat::system_message;
-use super::sse::Event;
+use super::sse::SseEvent;
 use super::{
-    Assemble, Call, Delta, Failure, Fields, Finish, ModelReply, Request, Tokens, number, parse, text_of,
+    Assemble, Delta, Failure, Fields, Finish, ModelReply, ModelRequest, ReplyTokens, ToolCall, number, parse,
+    text_of,
 };
 use everturn_core::Error;
 use everturn_core::json::Raw;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-pub fn body(model: &str, request: &Request) -> Result<String, Error> {
+pub fn body(model: &str, request: &ModelRequest) -> Result<String, Error> {
     let mut input = Vec::with_capacity(request.messages.len() + 1);
     let mut instructions = None;
     match &request.system {
@@ -97,7 +98,7 @@ pub struct Responses {
 }
 
 impl Assemble for Responses {
-    fn event(&mut self, event: &Event) -> Result<Vec<Delta>, Failure> {
+    fn event(&mut self, event: &SseEvent) -> Result<Vec<Delta>, Failure> {
         if event.data.trim() == "[DONE]" {
             return Ok(Vec::new());
         }
@@ -227,7 +228,7 @@ impl Responses {
 struct Contents {
     text: String,
     refusal: String,
-    calls: Vec<Call>,
+    calls: Vec<ToolCall>,
     deltas: Vec<Delta>,
 }
 
@@ -251,7 +252,7 @@ fn contents(items: &[Raw], calls_before: usize) -> Contents {
             }
         }
         if let Some(call) = call(&item) {
-            let Call { id, name, arguments } = call.clone();
+            let ToolCall { id, name, arguments } = call.clone();
             let index = calls_before + all.calls.len();
             all.deltas.push(Delta::Call { index, id, name: Some(name), arguments });
             all.calls.push(call);
@@ -261,21 +262,21 @@ fn contents(items: &[Raw], calls_before: usize) -> Contents {
 }
 
 /// A call that the caller must answer; those that the provider runs itself are not.
-fn call(item: &Value) -> Option<Call> {
+fn call(item: &Value) -> Option<ToolCall> {
     let arguments = match text_of(item, "type")? {
         "function_call" => "arguments",
         "custom_tool_call" => "input",
         _ => return None,
     };
-    Some(Call {
+    Some(ToolCall {
         id: text_of(item, "call_id").map(str::to_string),
         name: text_of(item, "name").unwrap_or_default().to_string(),
         arguments: text_of(item, arguments).unwrap_or_default().to_string(),
     })
 }
 
-fn tokens(usage: &Value) -> Tokens {
-    Tokens {
+fn tokens(usage: &Value) -> ReplyTokens {
+    ReplyTokens {
         prompt: number(usage, &["input_tokens"]),
         completion: number(usage, &["output_tokens"]),
         cached: number(usage, &["input_tokens_details", "cached_tokens"]),

@@ -7,7 +7,7 @@ pub const SSE_EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// One event with data.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Event {
+pub struct SseEvent {
     /// Its name, if it has one.
     pub name: Option<String>,
     /// The place to resume from that it brings.
@@ -54,7 +54,7 @@ impl Parser {
     }
 
     /// Takes the next bytes and adds the events they complete, also when something wrong comes after them.
-    pub fn feed(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Error> {
+    pub fn feed(&mut self, mut bytes: &[u8], events: &mut Vec<SseEvent>) -> Result<(), Error> {
         if self.after_cr && !bytes.is_empty() {
             self.after_cr = false;
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
@@ -77,7 +77,7 @@ impl Parser {
 
     /// The event that was begun when the stream ended. By the letter of the standard it is to be dropped; a server that
     /// leaves out the last empty line means it all the same. Whoever reads it must expect half of one.
-    pub fn finish(mut self) -> Option<Event> {
+    pub fn finish(mut self) -> Option<SseEvent> {
         if !self.line.is_empty() {
             self.line().ok()?;
         }
@@ -99,7 +99,7 @@ impl Parser {
         Ok(())
     }
 
-    fn line(&mut self) -> Result<Option<Event>, Error> {
+    fn line(&mut self) -> Result<Option<SseEvent>, Error> {
         let taken = std::mem::take(&mut self.line);
         let mut line = std::str::from_utf8(&taken)
             .map_err(|_| Error::internal("model.garbage", "the event stream is not UTF-8"))?;
@@ -127,10 +127,10 @@ impl Parser {
         Ok(None)
     }
 
-    fn dispatch(&mut self) -> Option<Event> {
+    fn dispatch(&mut self) -> Option<SseEvent> {
         let name = self.name.take().filter(|name| !name.is_empty());
         let id = self.id.take();
-        self.data.take().map(|data| Event { name, id, data })
+        self.data.take().map(|data| SseEvent { name, id, data })
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         let mut events = Vec::new();
         let text = "id: 1\n\nevent: x\nid: 4.7\ndata: {\"a\":\ndata: \"é\"}\n\ndata: b\r\n\r\n";
         Parser::default().feed(text.as_bytes(), &mut events).unwrap();
-        let event = |name: Option<&str>, id: Option<&str>, data: &str| Event {
+        let event = |name: Option<&str>, id: Option<&str>, data: &str| SseEvent {
             name: name.map(str::to_string),
             id: id.map(str::to_string),
             data: data.to_string(),

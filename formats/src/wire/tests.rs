@@ -15,7 +15,7 @@ fn feed(assembly: &mut Box<dyn Assemble>, data: &str) -> Result<Vec<Delta>, Fail
     assembly.event(&sse::Event { name: None, id: None, data: data.to_string() })
 }
 
-fn run(kind: Kind, events: &[&str]) -> Result<(Vec<Delta>, ModelReply), Failure> {
+fn run(kind: Protocol, events: &[&str]) -> Result<(Vec<Delta>, ModelReply), Failure> {
     let mut assembly = kind.assembly();
     let mut deltas = Vec::new();
     for data in events {
@@ -38,13 +38,13 @@ fn call(index: usize, id: Option<&str>, name: Option<&str>, arguments: &str) -> 
     Delta::Call { index, id: owned(id), name: owned(name), arguments: arguments.to_string() }
 }
 
-fn called(id: &str, name: &str, arguments: &str) -> Call {
-    Call { id: Some(id.to_string()), name: name.to_string(), arguments: arguments.to_string() }
+fn called(id: &str, name: &str, arguments: &str) -> ToolCall {
+    ToolCall { id: Some(id.to_string()), name: name.to_string(), arguments: arguments.to_string() }
 }
 
 #[test]
 fn a_chat_stream_becomes_one_message() {
-    let (deltas, answer) = run(Kind::OpenaiChat, &[
+    let (deltas, answer) = run(Protocol::OpenaiChat, &[
         r#"{"id":"c1","model":"m-1","choices":[{"index":0,"delta":{"role":"assistant","content":"","refusal":null},"finish_reason":null}],"usage":null}"#,
         r#"{"id":"c1","choices":[{"index":0,"delta":{"reasoning_content":"hm","reasoning":"hm"}}]}"#,
         r#"{"id":"c1","choices":[{"index":0,"delta":{"content":"Hel"}}]}"#,
@@ -60,7 +60,7 @@ fn a_chat_stream_becomes_one_message() {
         r#"{"role":"assistant","content":"Hello 😀","reasoning_content":"hm","reasoning":"hm"}"#
     );
     assert_eq!((answer.text.as_str(), &answer.finish), ("Hello 😀", &Finish::Stop));
-    assert_eq!(answer.tokens, Tokens { prompt: Some(7), completion: Some(3), cached: Some(5) });
+    assert_eq!(answer.tokens, ReplyTokens { prompt: Some(7), completion: Some(3), cached: Some(5) });
     assert!(answer.usage.unwrap().get().contains(r#""odd":1.0"#));
     assert_eq!((answer.model.as_str(), answer.id.as_deref()), ("m-1", Some("c1")));
 }
@@ -102,7 +102,7 @@ fn calls_of_a_chat_stream_are_told_apart_by_index_and_by_id() {
         let mut events: Vec<String> = pieces.iter().map(|calls| one(calls)).collect();
         events.push(end.to_string());
         let events: Vec<&str> = events.iter().map(String::as_str).collect();
-        let (deltas, answer) = run(Kind::OpenaiChat, &events).unwrap();
+        let (deltas, answer) = run(Protocol::OpenaiChat, &events).unwrap();
         assert_eq!(answer.calls, whole, "{pieces:?}");
         // Waiting for results is not being done, whatever the server calls it.
         assert_eq!(answer.finish, Finish::ToolCalls);
@@ -128,7 +128,7 @@ fn calls_of_a_chat_stream_are_told_apart_by_index_and_by_id() {
 
 #[test]
 fn unknown_and_signed_parts_of_a_chat_stream_keep_their_bytes() {
-    let (_, answer) = run(Kind::OpenaiChat, &[
+    let (_, answer) = run(Protocol::OpenaiChat, &[
         r#"{"choices":[{"delta":{"content":"a","seal":{"s":"\u0041\/+=","n":1.00}}}]}"#,
         r#"{"choices":[{"delta":{"reasoning_details":[{"type":"reasoning.text","index":0,"text":"th"}]}}]}"#,
         r#"{"choices":[{"delta":{"reasoning_details":[{"type":"reasoning.text","index":0,"text":"ink","signature":"Zm9v"}]}}]}"#,
@@ -146,18 +146,18 @@ fn unknown_and_signed_parts_of_a_chat_stream_keep_their_bytes() {
 fn servers_that_leave_out_done_usage_or_the_reason() {
     let word = r#"{"choices":[{"delta":{"content":"a"}}]}"#;
     let (_, answer) =
-        run(Kind::OpenaiChat, &[word, r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#]).unwrap();
-    assert_eq!((answer.finish, answer.tokens), (Finish::Length, Tokens::default()));
-    let (_, answer) = run(Kind::OpenaiChat, &[word, "[DONE]"]).unwrap();
+        run(Protocol::OpenaiChat, &[word, r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#]).unwrap();
+    assert_eq!((answer.finish, answer.tokens), (Finish::Length, ReplyTokens::default()));
+    let (_, answer) = run(Protocol::OpenaiChat, &[word, "[DONE]"]).unwrap();
     assert_eq!(answer.finish, Finish::Other("not said".into()));
     let (_, answer) =
-        run(Kind::OpenaiChat, &[word, r#"{"choices":[{"finish_reason":"content_filter"}]}"#]).unwrap();
+        run(Protocol::OpenaiChat, &[word, r#"{"choices":[{"finish_reason":"content_filter"}]}"#]).unwrap();
     assert_eq!(answer.finish, Finish::ContentFilter);
-    let mut assembly = Kind::OpenaiChat.assembly();
+    let mut assembly = Protocol::OpenaiChat.assembly();
     feed(&mut assembly, word).unwrap();
     assert!(!assembly.complete());
     // An end without anything before it is no answer.
-    let mut assembly = Kind::OpenaiChat.assembly();
+    let mut assembly = Protocol::OpenaiChat.assembly();
     feed(&mut assembly, "[DONE]").unwrap();
     assert!(!assembly.complete());
     assert_eq!(assembly.answer().unwrap_err().error(None).code(), "model.garbage");
@@ -166,36 +166,36 @@ fn servers_that_leave_out_done_usage_or_the_reason() {
 #[test]
 fn an_error_inside_a_stream_is_a_failure() {
     for (kind, data, code) in [
-        (Kind::OpenaiChat, r#"{"error":{"message":"boom","type":"server_error"}}"#, "model.unavailable"),
+        (Protocol::OpenaiChat, r#"{"error":{"message":"boom","type":"server_error"}}"#, "model.unavailable"),
         (
-            Kind::OpenaiChat,
+            Protocol::OpenaiChat,
             r#"{"id":"x","choices":[],"error":{"code":429,"message":"slow"}}"#,
             "model.rate_limited",
         ),
         (
-            Kind::Anthropic,
+            Protocol::Anthropic,
             r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
             "model.unavailable",
         ),
         (
-            Kind::OpenaiResponses,
+            Protocol::OpenaiResponses,
             r#"{"type":"error","code":"server_error","message":"x","param":null}"#,
             "model.unavailable",
         ),
         (
-            Kind::OpenaiResponses,
+            Protocol::OpenaiResponses,
             r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"x"}}}"#,
             "model.rate_limited",
         ),
         (
-            Kind::OpenaiResponses,
+            Protocol::OpenaiResponses,
             r#"{"type":"response.failed","response":{"status":"failed","error":null,"output":[]}}"#,
             "model.unavailable",
         ),
-        (Kind::OpenaiChat, "{nonsense", "model.garbage"),
-        (Kind::OpenaiChat, r#"{"choices":"none"}"#, "model.garbage"),
+        (Protocol::OpenaiChat, "{nonsense", "model.garbage"),
+        (Protocol::OpenaiChat, r#"{"choices":"none"}"#, "model.garbage"),
         (
-            Kind::Anthropic,
+            Protocol::Anthropic,
             r#"{"type":"content_block_delta","index":4,"delta":{"type":"text_delta","text":"x"}}"#,
             "model.garbage",
         ),
@@ -210,7 +210,7 @@ fn what_the_model_said_does_not_get_into_an_error() {
     for data in
         [r#"{"choices":[{"delta":{"content":"private"}},5]}"#, r#"{"choices":"private"}"#, r#"{"a":"private"#]
     {
-        let error = feed(&mut Kind::OpenaiChat.assembly(), data).unwrap_err().error(None);
+        let error = feed(&mut Protocol::OpenaiChat.assembly(), data).unwrap_err().error(None);
         assert!(!error.text().contains("private"), "{error}");
     }
 }
@@ -218,7 +218,7 @@ fn what_the_model_said_does_not_get_into_an_error() {
 #[test]
 fn an_answer_that_was_not_streamed_keeps_its_bytes() {
     let message = r#"{"role":"assistant", "content":"\u0041","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}], "odd":1.0}"#;
-    let mut assembly = Kind::OpenaiChat.assembly();
+    let mut assembly = Protocol::OpenaiChat.assembly();
     let deltas = assembly
         .whole(&format!(r#"{{"id":"c","model":"m","choices":[{{"index":0,"message":{message},"finish_reason":"tool_calls"}}],"usage":{{"prompt_tokens":1,"completion_tokens":2}}}}"#))
         .unwrap();
@@ -229,7 +229,7 @@ fn an_answer_that_was_not_streamed_keeps_its_bytes() {
     assert_eq!((answer.text.as_str(), answer.calls), ("A", vec![called("a", "f", "{}")]));
 
     let content = r#"[{"type":"thinking","thinking":"hm","signature":"\u0041="}, {"type":"text","text":"hi"},{"type":"tool_use","id":"t","name":"f","input":{"x" : 1}}]"#;
-    let mut assembly = Kind::Anthropic.assembly();
+    let mut assembly = Protocol::Anthropic.assembly();
     let deltas = assembly
         .whole(&format!(r#"{{"id":"msg","type":"message","role":"assistant","model":"c","content":{content},"stop_reason":"tool_use","usage":{{"input_tokens":3,"output_tokens":4}}}}"#))
         .unwrap();
@@ -245,9 +245,9 @@ fn an_answer_that_was_not_streamed_keeps_its_bytes() {
     let answer = assembly.answer().unwrap();
     assert_eq!(answer.messages[0].get(), format!(r#"{{"role":"assistant","content":{content}}}"#));
     assert_eq!(answer.calls, [called("t", "f", r#"{"x" : 1}"#)]);
-    assert_eq!(answer.tokens, Tokens { prompt: Some(3), completion: Some(4), cached: None });
+    assert_eq!(answer.tokens, ReplyTokens { prompt: Some(3), completion: Some(4), cached: None });
 
-    for kind in [Kind::OpenaiChat, Kind::Anthropic, Kind::OpenaiResponses] {
+    for kind in [Protocol::OpenaiChat, Protocol::Anthropic, Protocol::OpenaiResponses] {
         assert_eq!(
             kind.assembly().whole(r#"{"error":{"code":503,"message":"x"}}"#).unwrap_err().error(None).code(),
             "model.unavailable"
@@ -263,7 +263,7 @@ fn an_answer_that_was_not_streamed_keeps_its_bytes() {
 
 #[test]
 fn an_anthropic_stream_becomes_one_message_with_its_signature_intact() {
-    let (deltas, answer) = run(Kind::Anthropic, &[
+    let (deltas, answer) = run(Protocol::Anthropic, &[
         r#"{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","content":[],"stop_reason":null,"usage":{"input_tokens":10,"cache_read_input_tokens":90,"cache_creation_input_tokens":5,"output_tokens":1,"service_tier":"standard"}}}"#,
         r#"{"type":"ping"}"#,
         r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}"#,
@@ -313,7 +313,7 @@ fn an_anthropic_stream_becomes_one_message_with_its_signature_intact() {
         )
     );
     assert_eq!(answer.calls, [called("tu", "ls", r#"{"x": 1.0}"#), called("tv", "pwd", "{}")]);
-    assert_eq!(answer.tokens, Tokens { prompt: Some(105), completion: Some(42), cached: Some(90) });
+    assert_eq!(answer.tokens, ReplyTokens { prompt: Some(105), completion: Some(42), cached: Some(90) });
     assert!(answer.usage.unwrap().get().ends_with(r#""output_tokens":42,"service_tier":"standard"}"#));
     assert_eq!(
         (answer.finish, answer.text.as_str(), answer.id.as_deref()),
@@ -323,7 +323,7 @@ fn an_anthropic_stream_becomes_one_message_with_its_signature_intact() {
 
 #[test]
 fn a_tool_input_that_was_cut_is_kept_as_text() {
-    let (_, answer) = run(Kind::Anthropic, &[
+    let (_, answer) = run(Protocol::Anthropic, &[
         r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}"#,
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{\"x\": \"ab"}}"#,
         r#"{"type":"message_delta","delta":{"stop_reason":"max_tokens"}}"#,
@@ -370,7 +370,7 @@ fn a_responses_stream_becomes_its_items() {
     for output in [format!("[{}]", ITEMS.join(",")), "[]".to_string(), "null".to_string()] {
         let events = responses_stream(&output);
         let events: Vec<&str> = events.iter().map(String::as_str).collect();
-        let (deltas, answer) = run(Kind::OpenaiResponses, &events).unwrap();
+        let (deltas, answer) = run(Protocol::OpenaiResponses, &events).unwrap();
         assert_eq!(
             deltas,
             [
@@ -387,7 +387,7 @@ fn a_responses_stream_becomes_its_items() {
         assert_eq!(answer.messages.iter().map(Raw::get).collect::<Vec<_>>(), ITEMS);
         assert_eq!((answer.text.as_str(), answer.finish), ("Hello", Finish::ToolCalls));
         assert_eq!(answer.calls, [called("call_1", "ls", r#"{"x":1}"#)]);
-        assert_eq!(answer.tokens, Tokens { prompt: Some(9), completion: Some(4), cached: Some(2) });
+        assert_eq!(answer.tokens, ReplyTokens { prompt: Some(9), completion: Some(4), cached: Some(2) });
         assert_eq!((answer.id.as_deref(), answer.model.as_str()), (Some("resp"), "gpt-x"));
     }
 }
@@ -395,7 +395,7 @@ fn a_responses_stream_becomes_its_items() {
 #[test]
 fn a_responses_answer_that_shows_itself_only_at_the_end_is_shown_all_the_same() {
     let body = format!(r#"{{"id":"r","model":"m","status":"completed","output":[{}]}}"#, ITEMS.join(","));
-    let mut assembly = Kind::OpenaiResponses.assembly();
+    let mut assembly = Protocol::OpenaiResponses.assembly();
     assert_eq!(
         assembly.whole(&body).unwrap(),
         [text("Hello"), call(0, Some("call_1"), Some("ls"), r#"{"x":1}"#)]
@@ -409,10 +409,10 @@ fn a_responses_answer_that_shows_itself_only_at_the_end_is_shown_all_the_same() 
             r#"{{"type":"response.incomplete","response":{{"status":"incomplete","output":[{}],"incomplete_details":{details}}}}}"#,
             ITEMS[1]
         );
-        assert_eq!(run(Kind::OpenaiResponses, &[&event]).unwrap().1.finish, finish);
+        assert_eq!(run(Protocol::OpenaiResponses, &[&event]).unwrap().1.finish, finish);
     }
     let refusal = r#"{"type":"response.completed","response":{"status":"completed","output":[{"type":"message","content":[{"type":"refusal","refusal":"No."}]}]}}"#;
-    assert_eq!(run(Kind::OpenaiResponses, &[refusal]).unwrap().1.refusal.as_deref(), Some("No."));
+    assert_eq!(run(Protocol::OpenaiResponses, &[refusal]).unwrap().1.refusal.as_deref(), Some("No."));
 }
 
 /// JSON that looks a little like what a server sends.
@@ -467,7 +467,7 @@ proptest! {
     /// Whatever a server sends, it is read or refused.
     #[test]
     fn foreign_events_never_panic(events in prop::collection::vec(prop_oneof![nearly(), ".{0,30}"], 0..6)) {
-        for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
+        for kind in [Protocol::OpenaiChat, Protocol::OpenaiResponses, Protocol::Anthropic] {
             let mut assembly = kind.assembly();
             for event in &events {
                 let _ = feed(&mut assembly, event);
@@ -499,17 +499,17 @@ proptest! {
         }
         chat.push(r#"{"choices":[{"finish_reason":"tool_calls"}]}"#.to_string());
         anthropic.push(r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"}}"#.to_string());
-        for (kind, events) in [(Kind::OpenaiChat, chat), (Kind::Anthropic, anthropic)] {
+        for (kind, events) in [(Protocol::OpenaiChat, chat), (Protocol::Anthropic, anthropic)] {
             let events: Vec<&str> = events.iter().map(String::as_str).collect();
             let (deltas, answer) = run(kind, &events).unwrap();
             let shown: String = deltas.iter().filter_map(|d| match d { Delta::Text(t) => Some(t.as_str()), _ => None }).collect();
             prop_assert_eq!(&answer.text, &said);
             prop_assert_eq!(&shown, &said);
-            let expected = if given.is_empty() && kind == Kind::Anthropic { "{}" } else { &given };
+            let expected = if given.is_empty() && kind == Protocol::Anthropic { "{}" } else { &given };
             prop_assert_eq!(&answer.calls[0].arguments, expected);
             let message: Value = answer.messages[0].read().unwrap();
             let kept = match kind {
-                Kind::Anthropic => &message["content"][0]["text"],
+                Protocol::Anthropic => &message["content"][0]["text"],
                 _ => &message["content"],
             };
             prop_assert_eq!(kept, &json!(said));

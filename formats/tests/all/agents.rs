@@ -2,17 +2,17 @@
 
 use everturn_core::id::ConversationId;
 use everturn_formats::agents::{
-    self, Entry, EntryContent, Format, Opened, Origin, ParsedTurn, Problem, open,
+    self, AgentEntry, AgentFormat, EntryContent, FileProblem, ImportOrigin, Opened, ParsedTurn, open,
 };
 use serde_json::{Value, json};
 use std::io::Write;
 
 /// Everything that was read from a file.
 pub struct Read {
-    pub format: Format,
-    pub entries: Vec<Entry>,
-    pub threads: Vec<(ConversationId, Origin)>,
-    pub problems: Vec<Problem>,
+    pub format: AgentFormat,
+    pub entries: Vec<AgentEntry>,
+    pub threads: Vec<(ConversationId, ImportOrigin)>,
+    pub problems: Vec<FileProblem>,
     pub lines: u64,
 }
 
@@ -146,10 +146,10 @@ fn the_content_tells_the_format() {
     ];
     for (expected, text) in cases {
         let detected = everturn_formats::agents::detect(text.as_bytes());
-        assert_eq!(detected.map(Format::name), expected, "{text}");
+        assert_eq!(detected.map(AgentFormat::name), expected, "{text}");
         let marked = format!("\u{feff}\n{text}\n");
         let detected = everturn_formats::agents::detect(marked.as_bytes());
-        assert_eq!(detected.map(Format::name), expected, "with a byte order mark: {text}");
+        assert_eq!(detected.map(AgentFormat::name), expected, "with a byte order mark: {text}");
     }
 }
 
@@ -218,7 +218,7 @@ fn rollout() -> Vec<Value> {
 fn codex_items_are_turns_and_what_the_screen_showed_is_not_said_twice() {
     let text = lines(&rollout());
     let read = read(text.as_bytes()).unwrap();
-    assert_eq!((read.format, read.lines, read.problems.len()), (Format::Codex, 12, 0));
+    assert_eq!((read.format, read.lines, read.problems.len()), (AgentFormat::Codex, 12, 0));
     let said = messages(&read);
     assert_eq!(said.len(), 5);
     // As they came, byte for byte.
@@ -258,7 +258,7 @@ fn codex_files_from_before_there_were_envelopes() {
         json!({"type":"function_call_output","call_id":"c","output":"{\"output\":\"x\"}"}),
     ]);
     let old = read(text.as_bytes()).unwrap();
-    assert_eq!((old.format, turns(&old).len()), (Format::Codex, 3));
+    assert_eq!((old.format, turns(&old).len()), (AgentFormat::Codex, 3));
     assert_eq!(kept(&old), ["session", "record"]);
     assert_eq!(old.threads[0].1.session.as_deref(), Some("old-1"));
     // The same session in the new form is the same conversation.
@@ -761,7 +761,7 @@ fn gemini_cli_reads_the_same_from_a_value_and_from_lines() {
     let pretty = read(serde_json::to_string_pretty(&value).unwrap().as_bytes()).unwrap();
     let compact = read(value.to_string().as_bytes()).unwrap();
     for read in [&by_line, &pretty, &compact] {
-        assert_eq!((read.format, read.problems.len()), (Format::Gemini, 0), "{:?}", read.problems);
+        assert_eq!((read.format, read.problems.len()), (AgentFormat::Gemini, 0), "{:?}", read.problems);
         assert_eq!(read.threads[0].0, by_line.threads[0].0);
         let said = messages(read);
         assert_eq!(said.len(), 4);
@@ -832,7 +832,7 @@ fn gemini_cli_takes_messages_back_and_completes_them() {
     ];
     let read = read(lines(&file).as_bytes()).unwrap();
     assert_eq!(kept(&read), ["session", "$set", "$rewindTo"]);
-    let entries: Vec<&Entry> =
+    let entries: Vec<&AgentEntry> =
         read.entries.iter().filter(|entry| matches!(entry.step, EntryContent::Turn(_))).collect();
     // The second message, its completed version, its results, and what took the place of all.
     assert_eq!(entries[1].name, entries[2].name);
@@ -855,7 +855,7 @@ fn messages_of_any_provider_are_turns_as_they_are() {
         {"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"}]}]});
     let request = serde_json::to_string_pretty(&request).unwrap();
     let read_request = read(request.as_bytes()).unwrap();
-    assert_eq!((read_request.format, turns(&read_request).len()), (Format::Anthropic, 2));
+    assert_eq!((read_request.format, turns(&read_request).len()), (AgentFormat::Anthropic, 2));
     assert_eq!(turns(&read_request)[1].model.as_deref(), Some("claude"));
     assert_eq!(kept(&read_request), ["request"]);
     // A line for each conversation.
@@ -875,7 +875,7 @@ fn messages_of_any_provider_are_turns_as_they_are() {
 #[test]
 fn a_lone_surrogate_is_a_replacement_character_and_the_line_is_kept_as_it_was() {
     let cut = r#""cut \ud83d""#;
-    let original = |entry: &Entry| match &entry.step {
+    let original = |entry: &AgentEntry| match &entry.step {
         EntryContent::Event { body, .. } => {
             serde_json::from_str::<Value>(body.get()).ok()?["text"].as_str().map(str::to_string)
         }
@@ -1327,7 +1327,7 @@ fn a_list_of_events_is_no_list_of_items() {
     assert_eq!(agents::detect(events.to_string().as_bytes()), None);
     let items =
         json!([{"type":"message","role":"user","content":"my question"},{"type":"reasoning","summary":[]}]);
-    assert_eq!(agents::detect(items.to_string().as_bytes()), Some(Format::OpenaiResponses));
+    assert_eq!(agents::detect(items.to_string().as_bytes()), Some(AgentFormat::OpenaiResponses));
 }
 
 /// Regression: one item made a file one of Responses, whatever its other lines were; they were lost as turns.
@@ -1346,7 +1346,7 @@ fn an_item_among_other_lines_decides_nothing() {
     let long = json!([{"content": "words ".repeat(20_000), "role": "user"}]).to_string();
     assert!(agents::detect(&long.as_bytes()[..agents::HEAD_BYTES]).is_some());
     let items = [reasoning, json!({"type":"function_call","call_id":"c1","name":"ls","arguments":"{}"})];
-    assert_eq!(agents::detect(lines(&items).as_bytes()), Some(agents::Format::OpenaiResponses));
+    assert_eq!(agents::detect(lines(&items).as_bytes()), Some(agents::AgentFormat::OpenaiResponses));
 }
 
 /// Regression: a session of Qwen Code was joined to one of Claude Code, whose lines are linked in the same way.

@@ -1,7 +1,7 @@
 //! What a person took back, and sessions that part.
 
 use crate::agents::{Read, read};
-use everturn_formats::agents::{Entry, EntryContent, Opened, open};
+use everturn_formats::agents::{AgentEntry, EntryContent, Opened, open};
 use serde_json::{Value, json};
 
 /// Turns that stand, and the last title.
@@ -181,7 +181,7 @@ fn two_sessions_that_go_on_from_one_message_both_stand() {
     );
     // Also in the file of the first, which is named after it.
     let Opened::Agent(named) = open(file.as_bytes(), Some("/w/F0.jsonl")).unwrap() else { panic!() };
-    let named: Vec<Entry> = named.map(Result::unwrap).collect();
+    let named: Vec<AgentEntry> = named.map(Result::unwrap).collect();
     assert_eq!(named, read.entries);
     let supersedes: Vec<usize> = read
         .entries

@@ -10,10 +10,10 @@ use everturn_core::pairing::pair;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn, TurnBody, TurnRow};
 use everturn_core::write::{
-    Action, Append, AssetRow, EventRef, Existing, Fork, ForkParent, ForkPoint, Level, Lookup, Plan,
+    Action, AssetRow, EventRef, Existing, Fork, ForkParent, ForkPoint, Level, Lookup, Plan, PlannedAppend,
     Statement, StatementsOf, SummaryRow, Traces, Turns, plan,
 };
-use everturn_formats::transcript::{Imported, Item, STATE_REASON, Source, export};
+use everturn_formats::transcript::{ExportSource, Item, ParsedTranscript, STATE_REASON, export};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -155,7 +155,7 @@ impl Log {
     }
 
     /// As `engine` stores a value: what [`everturn_formats::transcript`] says, in this order.
-    pub fn imported(value: &Imported) -> Log {
+    pub fn imported(value: &ParsedTranscript) -> Log {
         let id = value.id.unwrap_or_else(|| conversation_id(4711));
         let mut log = Log::new(id);
         // New ids are none of the value's.
@@ -236,7 +236,7 @@ impl Log {
         let Plan::Append(append) = plan(&key, action, existing, &self.rows).unwrap() else {
             panic!("nothing to append")
         };
-        let Append { conversation, events, changes, .. } = *append;
+        let PlannedAppend { conversation, events, changes, .. } = *append;
         self.conversation = Some(conversation);
         self.rows.turns.extend(changes.turns.into_iter().map(|row| (row.id, row)));
         self.events.extend(events);
@@ -304,7 +304,7 @@ impl Log {
             let called = pair([&message]).calls.iter().filter_map(|call| call.id.map(String::from)).collect();
             calls = &calls | &called;
         }
-        let source = Source {
+        let source = ExportSource {
             conversation,
             system_prompt,
             // A few at a time, so that pages have ends.

@@ -3,7 +3,7 @@
 use crate::provider_valid::check;
 use everturn_core::json::Raw;
 use everturn_formats::provider::{
-    Input, Media, NoMedia, Provider, Rendered, Renderer, Section, WAIT_MESSAGES_MAX, render,
+    Input, Media, NoMedia, Provider, Rendered, Renderer, SystemSection, WAIT_MESSAGES_MAX, render,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -22,13 +22,15 @@ impl Media for OneAsset {
 }
 
 fn rendered(provider: Provider, messages: &[Value]) -> Rendered {
-    let system = [Section { name: "prompt", text: "Be kind." }, Section { name: "state", text: " " }];
+    let system =
+        [SystemSection { name: "prompt", text: "Be kind." }, SystemSection { name: "state", text: " " }];
     render(provider, &Input { system: &system, messages, media: &OneAsset }).unwrap()
 }
 
 /// The same, message by message, and how many stretches it took.
 fn in_stretches(provider: Provider, messages: &[Value]) -> (Rendered, usize) {
-    let system = [Section { name: "prompt", text: "Be kind." }, Section { name: "state", text: " " }];
+    let system =
+        [SystemSection { name: "prompt", text: "Be kind." }, SystemSection { name: "state", text: " " }];
     let mut renderer = Renderer::new(provider, &system, &OneAsset);
     let mut all = Vec::new();
     for message in messages {

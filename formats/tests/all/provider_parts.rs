@@ -3,15 +3,17 @@
 use crate::provider::{full, given, values, what};
 use crate::provider_valid::check;
 use everturn_core::json::Raw;
-use everturn_formats::provider::{CONTINUES, Input, NoMedia, Provider, Section, render, request_fields};
+use everturn_formats::provider::{
+    CONTINUES, Input, NoMedia, Provider, SystemSection, render, request_fields,
+};
 use serde_json::{Value, json};
 
 #[test]
 fn sections_go_into_the_providers_own_field() {
     let sections = [
-        Section { name: "prompt", text: "Be kind." },
-        Section { name: "none", text: "" },
-        Section { name: "state", text: "Goal: x" },
+        SystemSection { name: "prompt", text: "Be kind." },
+        SystemSection { name: "none", text: "" },
+        SystemSection { name: "state", text: "Goal: x" },
     ];
     let messages = [json!({"role": "user", "content": "hi"})];
     for (provider, fields, system, first) in [

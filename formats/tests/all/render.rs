@@ -9,7 +9,7 @@ use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Tokens, TurnBody};
 use everturn_core::write::Summarized;
 use everturn_formats::provider::{Input, Media, NoMedia, Provider, render, request_fields};
-use everturn_formats::render::{About, Outline, Style, document};
+use everturn_formats::render::{Outline, Preamble, Style, document};
 use everturn_views::compaction::{Checkpoint, CompactionBody, Covers, EXTRACTIVE};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ fn written(log: &Log, style: Style) -> String {
     turns.sort_by_key(|turn| turn.seq);
     let mut outline = Outline::default();
     turns.iter().for_each(|turn| outline.note(turn, None));
-    let about = About {
+    let about = Preamble {
         conversation,
         system_prompt: prompt.as_ref(),
         outline: &outline,

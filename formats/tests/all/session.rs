@@ -3,9 +3,9 @@
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_formats::session::{
-    AgentThinking, AgentToolCall, Entry, Fields, Fsync, Item, MaskGenerated, New, Options,
-    PhotographerMessage, Reader, Session, Sink, SnapshotCreated, TasteConfirmation, TasteProposal,
-    ToolResult, VocabularyGapLogged,
+    AgentThinking, AgentToolCall, Entry, Fields, Fsync, Item, MaskGenerated, New, PhotographerMessage,
+    Reader, Session, SessionOptions, Sink, SnapshotCreated, TasteConfirmation, TasteProposal, ToolResult,
+    VocabularyGapLogged,
 };
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// 2026-04-27T14:30:00Z.
 pub const AT: Timestamp = Timestamp(1_777_300_200_000_000);
-pub const CLOSE: Options = Options { fsync: Fsync::Close };
+pub const CLOSE: SessionOptions = SessionOptions { fsync: Fsync::Close };
 
 /// A folder of its own, gone with the test.
 pub struct Folder(PathBuf);
@@ -98,7 +98,7 @@ fn a_session_reads_as_the_document_says_line_by_line() {
         extra: Fields::parse("{\"camera\":\n  {\"iso\": 1.50}}").unwrap(),
         ..new_session()
     };
-    let session = Session::start(folder.path(), &new, Options::default()).unwrap();
+    let session = Session::start(folder.path(), &new, SessionOptions::default()).unwrap();
     let file = folder.path().join("img_1/sessions/2026-04-27T14-30-00_session_001.jsonl");
     assert_eq!(session.path(), Some(file.as_path()));
     let at = |s| AT.plus_s(s);
@@ -412,7 +412,7 @@ fn a_session_that_another_process_writes_is_refused_until_that_process_is_gone()
 #[test]
 fn always_syncs_each_line_interval_soon_and_close_at_the_end() {
     let folder = Folder::new();
-    let start = |fsync| Session::start(folder.path(), &new_session(), Options { fsync }).unwrap();
+    let start = |fsync| Session::start(folder.path(), &new_session(), SessionOptions { fsync }).unwrap();
     let always = start(Fsync::Always);
     assert_eq!(always.syncs(), 1, "the header");
     (1..=5).for_each(|n| {
@@ -432,7 +432,7 @@ fn always_syncs_each_line_interval_soon_and_close_at_the_end() {
     assert_eq!(close.syncs(), 0);
     close.end(AT, &Fields::default()).unwrap();
     assert_eq!(close.syncs(), 1);
-    assert_eq!(Options::default().fsync, Fsync::Interval(Duration::from_secs(1)));
+    assert_eq!(SessionOptions::default().fsync, Fsync::Interval(Duration::from_secs(1)));
 }
 
 /// A pipe takes lines and refuses to be synced, which shows when the system is really asked to.
@@ -442,7 +442,7 @@ fn a_sync_that_fails_is_told() {
     use std::os::fd::OwnedFd;
     let on_a_pipe = |fsync| {
         let (reader, writer) = std::io::pipe().unwrap();
-        (reader, Session::on(File::from(OwnedFd::from(writer)), &new_session(), Options { fsync }))
+        (reader, Session::on(File::from(OwnedFd::from(writer)), &new_session(), SessionOptions { fsync }))
     };
     let (_reader, always) = on_a_pipe(Fsync::Always);
     let error = always.err().unwrap();
@@ -462,7 +462,7 @@ fn a_sync_that_fails_is_told() {
 #[test]
 fn dropping_a_session_does_not_end_it() {
     let folder = Folder::new();
-    let session = Session::start(folder.path(), &new_session(), Options::default()).unwrap();
+    let session = Session::start(folder.path(), &new_session(), SessionOptions::default()).unwrap();
     session.append(&said("one")).unwrap();
     let path = session.path().unwrap().to_path_buf();
     drop(session);

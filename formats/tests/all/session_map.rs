@@ -1,7 +1,7 @@
 //! A session as a conversation: nothing is dropped, calls and results belong together.
 
 use crate::session::raw;
-use everturn_core::message::{Part, parts};
+use everturn_core::message::{MessagePart, parts};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
 use everturn_formats::jsonl::Header;
@@ -99,13 +99,13 @@ fn every_line_of_a_session_becomes_one_step() {
     // The lens of the house sees what was meant.
     assert!(matches!(
         parts(&message(&steps[2]))[..],
-        [Part::Thinking { signed: false, text: Some("they like it warm") }]
+        [MessagePart::Thinking { signed: false, text: Some("they like it warm") }]
     ));
     assert!(matches!(
         parts(&message(&steps[3]))[..],
-        [Part::Call { id: Some("call_4"), name: "temperature", .. }]
+        [MessagePart::Call { id: Some("call_4"), name: "temperature", .. }]
     ));
-    assert!(matches!(parts(&message(&steps[5]))[..], [Part::Result { id: Some("call_5"), .. }]));
+    assert!(matches!(parts(&message(&steps[5]))[..], [MessagePart::Result { id: Some("call_5"), .. }]));
 }
 
 #[test]

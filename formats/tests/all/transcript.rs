@@ -5,7 +5,7 @@ use everturn_core::conversation::{Lifecycle, Settings, SystemPrompt};
 use everturn_core::event::{Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
-use everturn_formats::transcript::{BARE_EVENT, Imported, Item, NO_EVENT, parse};
+use everturn_formats::transcript::{BARE_EVENT, Item, NO_EVENT, ParsedTranscript, parse};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -34,7 +34,7 @@ fn bare(mut value: Value) -> Value {
 }
 
 /// Reads, stores and writes a value, which must be equal, its messages byte for byte.
-fn round_trip(text: &str) -> Imported {
+fn round_trip(text: &str) -> ParsedTranscript {
     let imported = parse(text).unwrap();
     let written = Log::imported(&imported).export();
     assert_eq!(value(&written), value(text));
@@ -81,7 +81,7 @@ fn seed(name: Option<&str>) -> Value {
 }
 
 /// The event that is kept with the first item, a turn.
-fn first_event(imported: &Imported) -> Option<&str> {
+fn first_event(imported: &ParsedTranscript) -> Option<&str> {
     let Item::Turn { event, .. } = &imported.items[0] else { panic!("{:?}", imported.items[0]) };
     event.as_ref().map(Raw::get)
 }

@@ -8,7 +8,7 @@ use everturn::{Records, SystemWorld, Tenant, World};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_formats::session::{
-    AgentToolCall, Dispatch, Entry, Fields, New, Options, Session, Sink, ToolResult, milliseconds,
+    AgentToolCall, Dispatch, Entry, Fields, New, Session, SessionOptions, Sink, ToolResult, milliseconds,
 };
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Implementation};
@@ -161,5 +161,5 @@ fn start(
         extra: Fields::of(&serde_json::json!({"program": "everturn mcp", "transport": transport}))?,
         ..New::about(tenant.name().to_string(), id, SystemWorld.now())
     };
-    Session::start(folder, &new, Options::default())
+    Session::start(folder, &new, SessionOptions::default())
 }

@@ -5,7 +5,7 @@ use everturn_api::conversations::{cursor, cursor_text, preview};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::{ConversationId, clip};
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
@@ -188,19 +188,19 @@ pub fn words(message: &Value) -> String {
     for (at, part) in message::parts(message).into_iter().enumerate() {
         let block = blocks.and_then(|blocks| blocks.get(at)).unwrap_or(message);
         parts.push(match part {
-            Part::Text(text) => text.to_string(),
-            Part::Thinking { .. } => continue,
-            Part::Call { name, arguments, .. } => {
+            MessagePart::Text(text) => text.to_string(),
+            MessagePart::Thinking { .. } => continue,
+            MessagePart::Call { name, arguments, .. } => {
                 format!("[calls {name} {}]", arguments.map(plain).unwrap_or_default())
             }
-            Part::Result { name, content, .. } => {
+            MessagePart::Result { name, content, .. } => {
                 let name = name.map(|name| format!(" of {name}")).unwrap_or_default();
                 format!("[result{name}: {}]", shortened(&content.map(plain).unwrap_or_default()))
             }
-            Part::Media { kind, label, asset_id } => {
+            MessagePart::Media { kind, label, asset_id } => {
                 format!("[{kind} {}]", label.or(asset_id).unwrap_or_default())
             }
-            Part::Other(kind) => message::in_words(block).unwrap_or_else(|| format!("[{kind}]")),
+            MessagePart::Other(kind) => message::in_words(block).unwrap_or_else(|| format!("[{kind}]")),
         });
     }
     parts.join("\n\n")

@@ -18,7 +18,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use everturn::model::{Call, Delta, Finish, GenerationStep, ModelReply, Provider, Request};
+use everturn::model::{Delta, Finish, GenerationStep, ModelReply, ModelRequest, Provider, ToolCall};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use futures_util::{FutureExt, StreamExt};
@@ -99,7 +99,11 @@ async fn create(
     }
 }
 
-fn request(model: &SelectedModel, mut body: Fields, messages: Vec<Raw>) -> Result<Request, RequestError> {
+fn request(
+    model: &SelectedModel,
+    mut body: Fields,
+    messages: Vec<Raw>,
+) -> Result<ModelRequest, RequestError> {
     if body.take::<u64>("n")?.is_some_and(|n| n != 1) {
         return Err(RequestError::field(
             "n",
@@ -117,7 +121,13 @@ fn request(model: &SelectedModel, mut body: Fields, messages: Vec<Raw>) -> Resul
     if to == Provider::OpenaiChat {
         check_content(&messages).map_err(RequestError::at("messages"))?;
         let extra = request::rest(body, &[]);
-        return Ok(Request { model: model.served.clone(), messages, tools, extra, ..Request::default() });
+        return Ok(ModelRequest {
+            model: model.served.clone(),
+            messages,
+            tools,
+            extra,
+            ..ModelRequest::default()
+        });
     }
     let most: Option<u64> = body.take("max_completion_tokens")?;
     let max_output_tokens = most.or(body.take("max_tokens")?);
@@ -127,7 +137,7 @@ fn request(model: &SelectedModel, mut body: Fields, messages: Vec<Raw>) -> Resul
     check_results(&[], &messages.iter().collect::<Vec<_>>()).map_err(RequestError::at("messages"))?;
     let (system, messages) = render(to, None, &messages).map_err(RequestError::at("messages"))?;
     let model = model.served.clone();
-    Ok(Request { model, system, messages, tools, max_output_tokens, temperature, json: false, extra })
+    Ok(ModelRequest { model, system, messages, tools, max_output_tokens, temperature, json: false, extra })
 }
 
 /// The whole reply, recorded. A recorded reply is completed even if the client disconnects.
@@ -268,7 +278,7 @@ impl ReplyFormat {
 }
 
 fn message(answer: &ModelReply) -> Value {
-    let call = |(index, call): (usize, &Call)| {
+    let call = |(index, call): (usize, &ToolCall)| {
         let id = call.id.clone().unwrap_or_else(|| format!("call_{index}"));
         let function = json!({"name": call.name, "arguments": call.arguments});
         json!({"id": id, "type": "function", "function": function})

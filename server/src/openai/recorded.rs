@@ -16,7 +16,7 @@ use everturn::{HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::turn::{Role, Status, Tokens, Turn};
 use serde_json::Value;
 
@@ -199,8 +199,8 @@ fn gist(message: &Value) -> Vec<String> {
     let mut others = Vec::new();
     for part in message::parts(message) {
         match part {
-            Part::Text(text) => words.push_str(text),
-            Part::Call { id, name, arguments } => {
+            MessagePart::Text(text) => words.push_str(text),
+            MessagePart::Call { id, name, arguments } => {
                 let arguments = match arguments {
                     Some(Value::String(text)) => {
                         serde_json::from_str(text).unwrap_or(Value::String(text.clone()))
@@ -209,8 +209,8 @@ fn gist(message: &Value) -> Vec<String> {
                 };
                 others.push(format!("call {} {name} {arguments}", id.unwrap_or_default()));
             }
-            Part::Media { kind, .. } => others.push(format!("{role} {kind}")),
-            Part::Thinking { .. } | Part::Result { .. } | Part::Other(_) => {}
+            MessagePart::Media { kind, .. } => others.push(format!("{role} {kind}")),
+            MessagePart::Thinking { .. } | MessagePart::Result { .. } | MessagePart::Other(_) => {}
         }
     }
     if !words.trim().is_empty() {

@@ -6,7 +6,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use everturn::model::{Generation, GenerationStep};
-use everturn::{Generating, Progress};
+use everturn::{Generating, GenerationProgress};
 use everturn_core::Error;
 use futures_util::{Stream, StreamExt};
 use serde_json::Value;
@@ -28,8 +28,8 @@ pub fn stored(generating: Generating) -> Steps {
     generating
         .map(|progress| {
             progress.map(|progress| match progress {
-                Progress::Delta(delta) => GenerationStep::Delta(delta),
-                Progress::Done(generated) => GenerationStep::Done(Box::new(generated.answer)),
+                GenerationProgress::Delta(delta) => GenerationStep::Delta(delta),
+                GenerationProgress::Done(generated) => GenerationStep::Done(Box::new(generated.answer)),
             })
         })
         .boxed()

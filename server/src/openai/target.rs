@@ -11,7 +11,7 @@ use super::request::ResponseRequest;
 use super::stored::{KEY, StoredRequest};
 use super::{ids, items, stored, tools};
 use crate::app::blocking;
-use everturn::model::{Provider, Request};
+use everturn::model::{ModelRequest, Provider};
 use everturn::{ContextOptions, GenerateOptions, Generating, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{HIDDEN, Settings};
@@ -19,10 +19,10 @@ use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::pairing;
 use everturn_core::turn::{Status, Turn};
-use everturn_formats::provider::{self, Input, NoMedia, Rendered, Section};
+use everturn_formats::provider::{self, Input, NoMedia, Rendered, SystemSection};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -336,7 +336,7 @@ pub async fn unstored_request(
     tenant: &Tenant,
     ask: ResponseRequest,
     model: &SelectedModel,
-) -> Result<Request, RequestError> {
+) -> Result<ModelRequest, RequestError> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
         options(ask, model)?;
@@ -365,7 +365,7 @@ pub async fn unstored_request(
         Ok((built.system, built.messages))
     })
     .await?;
-    Ok(Request {
+    Ok(ModelRequest {
         model: model.served.clone(),
         system,
         messages,
@@ -381,7 +381,9 @@ pub async fn unstored_request(
 pub fn check_content(messages: &[Raw]) -> Result<(), Error> {
     let is_empty = |raw: &Raw| {
         let message: Value = raw.read().unwrap_or_default();
-        message::parts(&message).iter().all(|part| matches!(part, Part::Text(text) if text.trim().is_empty()))
+        message::parts(&message)
+            .iter()
+            .all(|part| matches!(part, MessagePart::Text(text) if text.trim().is_empty()))
     };
     if messages.iter().all(is_empty) { Err(provider::nothing_to_reply_to()) } else { Ok(()) }
 }
@@ -393,8 +395,8 @@ pub fn render(
     instructions: Option<&str>,
     messages: &[Raw],
 ) -> Result<(Option<Raw>, Vec<Raw>), Error> {
-    let system: Vec<Section<'_>> =
-        instructions.map(|text| Section { name: "instructions", text }).into_iter().collect();
+    let system: Vec<SystemSection<'_>> =
+        instructions.map(|text| SystemSection { name: "instructions", text }).into_iter().collect();
     let rendered = provider::render(provider, &Input { system: &system, messages, media: &NoMedia })?;
     all_read(&rendered, messages)?;
     if rendered.is_empty() {

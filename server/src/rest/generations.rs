@@ -10,7 +10,7 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use everturn::model::Delta;
-use everturn::{Generating, Progress};
+use everturn::{Generating, GenerationProgress};
 use everturn_api::generations::{Generate, GeneratedAnswer};
 use everturn_api::{Operation, Requester};
 use everturn_core::Error;
@@ -93,11 +93,13 @@ impl Frames for GenerationStream {
         }
         loop {
             return Some(match generating.next().await? {
-                Ok(Progress::Delta(delta)) => match shown(&delta) {
+                Ok(GenerationProgress::Delta(delta)) => match shown(&delta) {
                     Some(shown) => frame("delta", &shown),
                     None => continue,
                 },
-                Ok(Progress::Done(generated)) => frame("done", &GeneratedAnswer::new(generating, *generated)),
+                Ok(GenerationProgress::Done(generated)) => {
+                    frame("done", &GeneratedAnswer::new(generating, *generated))
+                }
                 Err(error) => frame("error", &Problem::from(error).body()),
             });
         }

@@ -4,8 +4,8 @@ use super::{Settings, wrong};
 use crate::config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
 use crate::telemetry::Telemetry;
 use everturn::model::{
-    Configured, Embed, Embedder, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Secret, Summarize,
-    Summarizer,
+    Configured, Embed, Embedder, Embedding, Endpoint, HttpEmbedder, HttpModel, ModelSummarizer, Protocol,
+    Secret, Summarizer,
 };
 use everturn::{Options, Price, Quota, Quotas};
 use everturn_core::Error;
@@ -278,9 +278,9 @@ impl Settings {
             self.text(&key(field)).ok_or_else(|| self.wrong(&key(field), "every model needs it"))
         };
         let kind = match self.text(&key("kind")).unwrap_or("openai-chat") {
-            "openai-chat" => Kind::OpenaiChat,
-            "openai-responses" => Kind::OpenaiResponses,
-            "anthropic" => Kind::Anthropic,
+            "openai-chat" => Protocol::OpenaiChat,
+            "openai-responses" => Protocol::OpenaiResponses,
+            "anthropic" => Protocol::Anthropic,
             _ => {
                 let why = "must be openai-chat, openai-responses or anthropic";
                 return Err(self.wrong(&key("kind"), why));
@@ -365,15 +365,15 @@ impl Settings {
     fn summarizers(
         &self,
         models: &BTreeMap<String, Configured>,
-    ) -> Result<BTreeMap<String, Arc<dyn Summarize>>, Error> {
-        let mut summarizers: BTreeMap<String, Arc<dyn Summarize>> = BTreeMap::new();
+    ) -> Result<BTreeMap<String, Arc<dyn Summarizer>>, Error> {
+        let mut summarizers: BTreeMap<String, Arc<dyn Summarizer>> = BTreeMap::new();
         for name in self.names("summarizers") {
             let key = format!("summarizers.{name}");
             let model = self.text(&key).unwrap_or_default();
             let model = models.get(model).ok_or_else(|| {
                 self.wrong(&key, &format!("there is no model {model:?}; describe it under [models.{model}]"))
             })?;
-            summarizers.insert(name, Arc::new(Summarizer::new(model.client.clone())));
+            summarizers.insert(name, Arc::new(ModelSummarizer::new(model.client.clone())));
         }
         Ok(summarizers)
     }

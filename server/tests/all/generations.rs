@@ -3,8 +3,8 @@
 use crate::live::Live;
 use crate::stage::{Stage, answer, config};
 use everturn::model::{
-    Call, Configured, Delta, Finish, Generate, Generation, GenerationStep, ModelReply, Provider, Request,
-    Tokens,
+    Configured, Delta, Finish, Generation, GenerationStep, LanguageModel, ModelReply, ModelRequest, Provider,
+    ReplyTokens, ToolCall,
 };
 use everturn::{Everturn, Options};
 use everturn_core::Error;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// A model whose replies the test controls.
 struct Told(Mutex<Option<UnboundedReceiver<Result<GenerationStep, Error>>>>);
 
-impl Generate for Told {
+impl LanguageModel for Told {
     fn provider(&self) -> Provider {
         Provider::OpenaiChat
     }
@@ -27,7 +27,7 @@ impl Generate for Told {
         "told-1"
     }
 
-    fn generate(&self, _: Request) -> Generation {
+    fn generate(&self, _: ModelRequest) -> Generation {
         let told = self.0.lock().unwrap().take().expect("asked once");
         Generation::new(futures_util::stream::unfold(told, |mut told| async {
             told.recv().await.map(|step| (step, told))
@@ -62,9 +62,9 @@ pub fn done(text: &str) -> Result<GenerationStep, Error> {
         messages: vec![Raw::new(message).unwrap()],
         text: text.into(),
         refusal: None,
-        calls: vec![Call { id: Some("c1".into()), name: "ls".into(), arguments: "{}".into() }],
+        calls: vec![ToolCall { id: Some("c1".into()), name: "ls".into(), arguments: "{}".into() }],
         finish: Finish::ToolCalls,
-        tokens: Tokens { prompt: Some(7), completion: Some(2), cached: None },
+        tokens: ReplyTokens { prompt: Some(7), completion: Some(2), cached: None },
         usage: None,
         model: "told-1".into(),
         id: None,

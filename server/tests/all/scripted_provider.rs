@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use everturn::model::{Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Limits};
+use everturn::model::{Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Limits, Protocol};
 use everturn::{Everturn, Options};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -76,16 +76,16 @@ impl ScriptedProvider {
             Configured::new(Arc::new(HttpModel::new(endpoint).unwrap()))
         };
         let models = BTreeMap::from([
-            ("default".to_string(), model(Kind::OpenaiChat, "scripted")),
-            ("chat".to_string(), model(Kind::OpenaiChat, "scripted-chat")),
-            ("responses".to_string(), model(Kind::OpenaiResponses, "scripted-responses")),
-            ("claude".to_string(), model(Kind::Anthropic, "scripted-claude")),
+            ("default".to_string(), model(Protocol::OpenaiChat, "scripted")),
+            ("chat".to_string(), model(Protocol::OpenaiChat, "scripted-chat")),
+            ("responses".to_string(), model(Protocol::OpenaiResponses, "scripted-responses")),
+            ("claude".to_string(), model(Protocol::Anthropic, "scripted-claude")),
         ]);
         Everturn::open_with(url, Options { models, ..Options::default() }).unwrap()
     }
 
     pub fn embedders(&self) -> BTreeMap<String, Arc<dyn Embed>> {
-        let endpoint = Endpoint::new(Kind::OpenaiChat, &self.url, "scripted-embed");
+        let endpoint = Endpoint::new(Protocol::OpenaiChat, &self.url, "scripted-embed");
         let embedder: Arc<dyn Embed> = Arc::new(HttpEmbedder::new(endpoint, Embedding::default()).unwrap());
         BTreeMap::from([("embed".to_string(), embedder)])
     }

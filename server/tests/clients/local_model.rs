@@ -2,7 +2,9 @@
 
 use crate::stage::{Stage, config};
 use crate::{python, script};
-use everturn::model::{Configured, Endpoint, Generate, Generation, HttpModel, Kind, Provider, Request};
+use everturn::model::{
+    Configured, Endpoint, Generation, HttpModel, LanguageModel, ModelRequest, Protocol, Provider,
+};
 use everturn::{Everturn, Options};
 use everturn_core::json::Raw;
 use reqwest::Method;
@@ -31,12 +33,12 @@ impl LocalModel {
     }
 
     fn client(&self) -> HttpModel {
-        HttpModel::new(Endpoint::new(Kind::OpenaiChat, format!("{}/v1", self.url), "smollm2")).unwrap()
+        HttpModel::new(Endpoint::new(Protocol::OpenaiChat, format!("{}/v1", self.url), "smollm2")).unwrap()
     }
 }
 
 /// A server over a store that has this model.
-async fn stage(client: Arc<dyn Generate>) -> Stage {
+async fn stage(client: Arc<dyn LanguageModel>) -> Stage {
     let model = Configured { client, context_tokens: 4096 };
     let options = Options { models: [("default".to_string(), model)].into(), ..Options::default() };
     Stage::over(Everturn::open_with("memory:", options).unwrap(), config()).await
@@ -85,7 +87,7 @@ struct Shaped {
     schema: Value,
 }
 
-impl Generate for Shaped {
+impl LanguageModel for Shaped {
     fn provider(&self) -> Provider {
         self.model.provider()
     }
@@ -94,7 +96,7 @@ impl Generate for Shaped {
         self.model.model()
     }
 
-    fn generate(&self, mut request: Request) -> Generation {
+    fn generate(&self, mut request: ModelRequest) -> Generation {
         let shape = json!({"type": "json_schema", "json_schema": {"name": "facts", "schema": self.schema}});
         request.extra.insert("response_format".into(), Raw::of(&shape).unwrap());
         request.temperature = Some(0.0);

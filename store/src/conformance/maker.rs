@@ -4,7 +4,7 @@
 use super::Backend;
 use crate::{Committed, TurnQuery};
 use everturn_core::Error;
-use everturn_core::chain::{Hash, Report, Verifier};
+use everturn_core::chain::{ChainReport, Hash, Verifier};
 use everturn_core::conversation::{Lifecycle, Parent, Settings};
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::fact::StatedBody;
@@ -301,7 +301,7 @@ pub fn texts(store: &dyn Backend, key: &Key) -> Vec<String> {
 
 /// Verifies its chain, which must be complete and end at its head.
 #[track_caller]
-pub fn verify(store: &dyn Backend, key: &Key) -> Report {
+pub fn verify(store: &dyn Backend, key: &Key) -> ChainReport {
     let mut verifier = Verifier::new(key.id, None);
     for event in log(store, key) {
         verifier.push(&event).unwrap_or_else(|error| panic!("broken chain: {error:?}"));

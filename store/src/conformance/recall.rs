@@ -8,7 +8,9 @@ use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::Viewer;
 use everturn_core::write::ErasedBody;
-use everturn_views::recall::{EntryId, Filter, IndexEntry, Kind, TextQuery, score, searched_text, terms};
+use everturn_views::recall::{
+    EntryId, Filter, IndexEntry, RecallKind, TextQuery, score, searched_text, terms,
+};
 
 /// The index changes that follow from an event, as the engine computes them.
 fn changes(store: &dyn Backend, tenant: &TenantName, event: &Event) -> Vec<IndexChange> {
@@ -246,8 +248,8 @@ pub fn recall_is_narrowed_by_filters(store: &dyn Backend) {
     check(Filter { before: Some(later), ..Filter::default() }, &[ada, bot]);
     check(Filter { after: Some(later), ..Filter::default() }, &[tool]);
     check(Filter { after: Some(noon), before: Some(noon), ..Filter::default() }, &[]);
-    check(Filter { kinds: vec![Kind::Fact], ..Filter::default() }, &[]);
-    check(Filter { kinds: vec![Kind::Turn], ..Filter::default() }, &[tool, ada, bot]);
+    check(Filter { kinds: vec![RecallKind::Fact], ..Filter::default() }, &[]);
+    check(Filter { kinds: vec![RecallKind::Turn], ..Filter::default() }, &[tool, ada, bot]);
     // A message of a person with words of a program in it is a candidate for both roles.
     let mixed = "<system-reminder>beacon</system-reminder>\nthe beacon?";
     let other = said(store, &m, &[mixed]);
@@ -469,8 +471,8 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
     index(fact("compass points south", None));
     assert_eq!(found_in(store, &key, "compass").len(), 2);
     let only = |kind| Filter { kinds: vec![kind], ..within(&key) };
-    assert_eq!(found(store, &key, "compass", &only(Kind::Fact)), [id.to_string()]);
-    assert_eq!(found(store, &key, "compass", &only(Kind::Turn)).len(), 1);
+    assert_eq!(found(store, &key, "compass", &only(RecallKind::Fact)), [id.to_string()]);
+    assert_eq!(found(store, &key, "compass", &only(RecallKind::Turn)).len(), 1);
     index(fact("compass points east", None));
     assert_eq!(found_in(store, &key, "south"), [""; 0], "the same fact again takes its place");
     assert_eq!(found_in(store, &key, "east"), [id.to_string()]);

@@ -3,8 +3,8 @@
 use super::lookup::InMemory;
 use super::{Level, Memory, StoredConversation, fork_point, owner, stored, turn_row, turn_rows};
 use crate::{
-    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, Provenance,
-    RecallIndex, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Provenance, RecallIndex,
+    StoreProblem, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::asset::Asset;
@@ -298,7 +298,7 @@ impl FoldCache for Memory {
 }
 
 impl Maintenance for Memory {
-    fn check(&self) -> Result<Vec<Problem>, Error> {
+    fn check(&self) -> Result<Vec<StoreProblem>, Error> {
         Ok(Vec::new())
     }
 

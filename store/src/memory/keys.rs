@@ -1,14 +1,14 @@
 //! Keys, in memory.
 
 use super::Memory;
-use crate::{Keys, absent_key, key_exists};
+use crate::{AccessKeys, absent_key, key_exists};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::id::{KeyId, TenantName};
 use everturn_core::time::Timestamp;
 use std::collections::btree_map::Entry;
 
-impl Keys for Memory {
+impl AccessKeys for Memory {
     fn put_key(&self, key: &AccessKey) -> Result<(), Error> {
         match self.kept().keys.entry(key.id) {
             Entry::Occupied(_) => Err(key_exists(key.id)),

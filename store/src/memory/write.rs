@@ -8,8 +8,8 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::Key;
 use everturn_core::write::{
-    self, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventAddress, EventRef, Existing,
-    Plan, Purge, Write,
+    self, Answered, AnsweredRequest, Changes, Deletion, Erasure, EventAddress, EventRef, Existing, Plan,
+    PlannedAppend, Purge, Write,
 };
 use std::collections::BTreeMap;
 
@@ -49,8 +49,8 @@ impl Kept {
         }
     }
 
-    fn append(&mut self, key: &Key, append: Append) -> Result<Committed, Error> {
-        let Append { conversation, events, changes, request, erasure } = append;
+    fn append(&mut self, key: &Key, append: PlannedAppend) -> Result<Committed, Error> {
+        let PlannedAppend { conversation, events, changes, request, erasure } = append;
         if self.living(key).is_err() {
             let above = conversation
                 .parent

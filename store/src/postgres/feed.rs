@@ -10,7 +10,7 @@ use super::db::{Db, Mode, Pending, Scope, boxed};
 use super::link::{Hosts, Link};
 use super::ready::Readiness;
 use super::rows;
-use crate::{ChangedConversation, Elsewhere, News};
+use crate::{ChangeFeed, ChangedConversation, RemoteChanges};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::time::Timestamp;
@@ -113,7 +113,7 @@ impl Cursor {
     }
 
     /// Changes since the last call. All queries of `db` see one snapshot, and the cursor moves there.
-    fn news(&mut self, db: &Db) -> Result<News, Error> {
+    fn news(&mut self, db: &Db) -> Result<RemoteChanges, Error> {
         let text = |from: Option<&Snapshot>| from.map_or(BEFORE_EVERYTHING, |from| &from.text).to_string();
         let (mut now, mut found) = look(db, text(self.now.as_ref()))?;
         if self.now.as_ref().is_some_and(|last| last.run != now.run) {
@@ -130,7 +130,7 @@ fn snapshot(row: Option<&Row>, taken: Instant) -> Result<Snapshot, Error> {
 }
 
 /// The snapshot of this moment, and what is new in it since the one that `start` is the text of. One round trip.
-fn look(db: &Db, start: String) -> Result<(Snapshot, News), Error> {
+fn look(db: &Db, start: String) -> Result<(Snapshot, RemoteChanges), Error> {
     let taken = Instant::now();
     let mut all = vec![Pending { sql: SNAPSHOT, params: Vec::new() }];
     all.extend(NEWS.map(|sql| Pending { sql, params: boxed![start.clone()] }));
@@ -149,7 +149,7 @@ fn look(db: &Db, start: String) -> Result<(Snapshot, News), Error> {
             created: rows::get(row, 5)?,
         })
     };
-    let news = News {
+    let news = RemoteChanges {
         changed: changed.iter().map(change).collect::<Result<_, Error>>()?,
         erased: erased.iter().map(erasure).collect::<Result<_, Error>>()?,
         keys: !keys.is_empty(),
@@ -309,7 +309,7 @@ impl Postgres {
     }
 }
 
-impl Elsewhere for Postgres {
+impl ChangeFeed for Postgres {
     fn wait(&self, patience: Duration) {
         let Ok(node) = self.node() else { return std::thread::sleep(patience) };
         if let Some(looked) = *node.bell.looked.lock() {
@@ -327,7 +327,7 @@ impl Elsewhere for Postgres {
         self.node.iter().for_each(|node| node.bell.ring());
     }
 
-    fn news(&self) -> Result<News, Error> {
+    fn news(&self) -> Result<RemoteChanges, Error> {
         self.node()?.cursor.lock().news(&self.of_all()?)
     }
 

@@ -8,8 +8,8 @@ use super::rows::{self, json, signed};
 use super::write::Buffer;
 use crate::index::id_range;
 use crate::{
-    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, ListOrder, Maintenance, Problem,
-    ProblemKind, Provenance, RecallIndex, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, ListOrder, Maintenance, ProblemKind,
+    Provenance, RecallIndex, StoreProblem, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery,
     Written, WrittenPage,
 };
 use everturn_core::Error;
@@ -342,7 +342,7 @@ impl FoldCache for Postgres {
 }
 
 impl Maintenance for Postgres {
-    fn check(&self) -> Result<Vec<Problem>, Error> {
+    fn check(&self) -> Result<Vec<StoreProblem>, Error> {
         let db = self.whole()?;
         let sql = "SELECT c.tenant, c.id, c.head_seq, count(e.seq) FROM conversation_rows c
              LEFT JOIN events e ON e.tenant = c.tenant AND e.conversation = c.no AND e.seq <= c.head_seq
@@ -351,7 +351,7 @@ impl Maintenance for Postgres {
         let missing = |row: &tokio_postgres::Row| {
             let (head, found) = (rows::unsigned(row, 2)?, rows::unsigned(row, 3)?);
             let text = format!("its last event is {head}, but only {found} of its own events are in the log");
-            Ok(Problem { key: Some(key(row)?), kind: ProblemKind::Missing, text })
+            Ok(StoreProblem { key: Some(key(row)?), kind: ProblemKind::Missing, text })
         };
         db.query(sql, &[])?.iter().map(missing).collect()
     }

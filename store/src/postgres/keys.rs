@@ -3,7 +3,7 @@
 use super::Postgres;
 use super::db::Scope;
 use super::rows;
-use crate::{Keys, absent_key, key_exists};
+use crate::{AccessKeys, absent_key, key_exists};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::Hash;
@@ -31,7 +31,7 @@ pub(super) fn access_key(row: &Row) -> Result<AccessKey, Error> {
     })
 }
 
-impl Keys for Postgres {
+impl AccessKeys for Postgres {
     fn put_key(&self, key: &AccessKey) -> Result<(), Error> {
         let sql = format!(
             "INSERT INTO access_keys ({KEY_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING"

@@ -5,7 +5,7 @@ use super::Postgres;
 use super::db::{Db, Scope};
 use super::feed::SILENT_S;
 use super::rows;
-use crate::{Leases, Work, WorkDone};
+use crate::{Leases, WorkDone, WorkState};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
@@ -79,7 +79,7 @@ impl Leases for Postgres {
         found.iter().map(key).collect()
     }
 
-    fn work_left(&self, heads: &[(Key, u64)]) -> Result<Vec<Work>, Error> {
+    fn work_left(&self, heads: &[(Key, u64)]) -> Result<Vec<WorkState>, Error> {
         const SQL: &str = concat!(
             "SELECT CASE WHEN l.through >= a.head THEN 'done' WHEN ",
             lives!("l.node", "$4"),
@@ -93,9 +93,9 @@ impl Leases for Postgres {
         let found = self.of_all()?.query(SQL, &[&tenants, &names, &seqs, &SILENT_S])?;
         let work = |row| {
             Ok(match rows::get::<String>(row, 0)?.as_str() {
-                "done" => Work::Done,
-                "taken" => Work::Taken,
-                _ => Work::Free,
+                "done" => WorkState::Done,
+                "taken" => WorkState::Taken,
+                _ => WorkState::Free,
             })
         };
         found.iter().map(work).collect()

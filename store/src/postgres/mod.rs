@@ -25,7 +25,7 @@ mod together;
 mod write;
 
 use crate::log::write_free;
-use crate::{Committed, Log, PendingCommit, Progress, Unwritten};
+use crate::{CommitProgress, Committed, Log, PendingCommit, Unwritten};
 use assets::LazyPlace;
 use db::{Broken, Db, Mode, Scope};
 use everturn_core::Error;
@@ -323,11 +323,11 @@ struct CommitUnderWay<'a> {
 }
 
 impl PendingCommit for CommitUnderWay<'_> {
-    fn progress(&mut self, waker: &Waker) -> Progress {
+    fn progress(&mut self, waker: &Waker) -> CommitProgress {
         match self.sent.answer(waker) {
-            None => Progress::UnderWay,
-            Some(Ok(())) => Progress::Written,
-            Some(Err(_)) => Progress::NotWritten,
+            None => CommitProgress::UnderWay,
+            Some(Ok(())) => CommitProgress::Written,
+            Some(Err(_)) => CommitProgress::NotWritten,
         }
     }
 
@@ -364,8 +364,8 @@ struct NotSent<'a> {
 }
 
 impl PendingCommit for NotSent<'_> {
-    fn progress(&mut self, _: &Waker) -> Progress {
-        Progress::NotWritten
+    fn progress(&mut self, _: &Waker) -> CommitProgress {
+        CommitProgress::NotWritten
     }
 
     fn finish(self: Box<Self>, waiting: &HashSet<Key>) -> Vec<Result<Committed, Unwritten>> {

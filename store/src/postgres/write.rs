@@ -17,8 +17,8 @@ use everturn_core::id::{ConversationId, EventId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{
-    self, Action, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventAddress, EventRef,
-    Existing, Plan, Write,
+    self, Action, Answered, AnsweredRequest, Changes, Deletion, Erasure, EventAddress, EventRef, Existing,
+    Plan, PlannedAppend, Write,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -829,8 +829,8 @@ impl<'a> Batch<'a> {
         Ok(Some(Answered { fingerprint, conversation, events }))
     }
 
-    fn append(&mut self, key: &Key, no: Option<i64>, append: Append) -> Result<Committed, Error> {
-        let Append { conversation, events, changes, request, erasure } = append;
+    fn append(&mut self, key: &Key, no: Option<i64>, append: PlannedAppend) -> Result<Committed, Error> {
+        let PlannedAppend { conversation, events, changes, request, erasure } = append;
         let conversation = Arc::new(conversation);
         let no = match no {
             Some(no) => no,

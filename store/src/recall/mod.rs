@@ -29,7 +29,7 @@ use crate::{
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, TenantName, TurnId};
-use everturn_views::recall::{EntryNo, Filter, Kind, TextQuery};
+use everturn_views::recall::{EntryNo, Filter, RecallKind, TextQuery};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -71,15 +71,15 @@ pub(crate) trait Ground: Visible {
     fn with_deletions(&self) -> Result<Vec<TenantName>, Error>;
 }
 
-fn kind_number(kind: Kind) -> i64 {
+fn kind_number(kind: RecallKind) -> i64 {
     match kind {
-        Kind::Turn => 0,
-        Kind::Fact => 1,
+        RecallKind::Turn => 0,
+        RecallKind::Fact => 1,
     }
 }
 
-fn kind_of(number: i64) -> Kind {
-    if number == 1 { Kind::Fact } else { Kind::Turn }
+fn kind_of(number: i64) -> RecallKind {
+    if number == 1 { RecallKind::Fact } else { RecallKind::Turn }
 }
 
 fn tenant_of(change: &IndexChange) -> &TenantName {

@@ -1,13 +1,13 @@
 //! Candidates for a lexical query, whatever keeps the words.
 //!
 //! They are ordered by what is known without their text: the words that each has, their rarity, and its length.
-//! The caller scores them by their text, with the same counts ([`Counts`]).
+//! The caller scores them by their text, with the same counts ([`EntryCounts`]).
 //!
 //! Visiting every entry that has "the" in a million turns takes too long, and means little. So the rare words
 //! select, and the common ones only lift what the rare ones found.
 
 use crate::Proposal;
-use everturn_views::recall::{Counts, EntryNo, TextQuery, Wanted};
+use everturn_views::recall::{EntryCounts, EntryNo, TextQuery, Wanted};
 use std::collections::HashSet;
 
 /// Maximum number of entries of a word that is used for ranking.
@@ -58,10 +58,10 @@ pub fn counts<W: Words>(
     index: &W,
     (entries, words): (u64, u64),
     query: &TextQuery,
-) -> Result<Counts, W::Error> {
+) -> Result<EntryCounts, W::Error> {
     let any = query.any.iter().map(|wanted| entries_with(index, wanted)).collect::<Result<_, _>>()?;
     let all = query.all.iter().map(|wanted| entries_with(index, wanted)).collect::<Result<_, _>>()?;
-    Ok(Counts { entries, words, any, all })
+    Ok(EntryCounts { entries, words, any, all })
 }
 
 /// Approximate number of entries with a term, in any form.
@@ -86,7 +86,7 @@ pub fn proposed<'q, W: Words>(
     index: &W,
     scope: &'q [Vec<String>],
     query: &'q TextQuery,
-    counts: &Counts,
+    counts: &EntryCounts,
     limit: usize,
 ) -> Result<Vec<Proposal>, W::Error> {
     // Words that nearly every text has propose nothing: an entry with only these scores zero.

@@ -10,7 +10,7 @@ use super::parents;
 use super::read;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, Failure, TURN_COLUMNS, signed};
 use super::write;
-use crate::{Problem, ProblemKind};
+use crate::{ProblemKind, StoreProblem};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::id::{ConversationId, Key, TenantName};
@@ -343,7 +343,7 @@ fn unhide(db: &Connection) -> rusqlite::Result<Vec<i64>> {
 
 /// Compares the log with what is known about it, and every derived row with the log. The connection must not be
 /// used afterwards: its tables are shadowed by temporary ones.
-pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
+pub fn check(db: &Connection) -> Result<Vec<StoreProblem>, Failure> {
     let (through, wrong) = settled_through(db)?;
     shadow(db)?;
     let failed = derive_all(db, through)?;
@@ -381,7 +381,7 @@ fn wrong_rows(
     counts: Vec<(i64, i64)>,
     failed: &[i64],
     what: &str,
-) -> rusqlite::Result<Vec<Problem>> {
+) -> rusqlite::Result<Vec<StoreProblem>> {
     let counts = counts.into_iter().filter(|(no, _)| !failed.contains(no));
     counts
         .map(|(no, count)| {
@@ -392,7 +392,7 @@ fn wrong_rows(
 }
 
 /// Deleted conversations whose rows name another parent than their logs.
-fn wrong_tombstones(db: &Connection) -> rusqlite::Result<Vec<Problem>> {
+fn wrong_tombstones(db: &Connection) -> rusqlite::Result<Vec<StoreProblem>> {
     let numbers: Vec<i64> = db
         .prepare(
             "SELECT stored.no FROM main.conversation_rows stored JOIN temp.conversation_rows derived ON derived.no = stored.no
@@ -472,7 +472,7 @@ fn differences(db: &Connection, table: &str) -> rusqlite::Result<Vec<(i64, i64)>
 }
 
 /// Names the differing fields of conversations' rows.
-fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>, Failure> {
+fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<StoreProblem>, Failure> {
     let row = |schema: &str, no: i64| {
         let sql = format!(
             "SELECT {CONVERSATION_COLUMNS}, c.expires FROM {schema}.conversation_rows c WHERE c.no = ?"
@@ -545,7 +545,7 @@ fn fields(stored: &(Conversation, Option<i64>), derived: &(Conversation, Option<
 /// Events that are known to have been written and are not in the log: gaps, and missing ends of conversations
 /// whose row knows of more, see [`known_end`]. For a deleted one only what its forks read counts: a restored
 /// tombstone has no envelopes.
-fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
+fn missing(db: &Connection) -> Result<Vec<StoreProblem>, Failure> {
     db.execute_batch("CREATE TEMP TABLE logged (conversation INTEGER, seq INTEGER, PRIMARY KEY (conversation, seq)) WITHOUT ROWID")?;
     db.execute(
         "INSERT OR IGNORE INTO logged SELECT conversation, seq FROM events ORDER BY conversation, seq",
@@ -609,7 +609,7 @@ fn known_end(db: &Connection, no: i64) -> rusqlite::Result<i64> {
 }
 
 /// Conversations in which a `seq` was assigned more than once.
-fn diverged(db: &Connection) -> Result<Vec<Problem>, Failure> {
+fn diverged(db: &Connection) -> Result<Vec<StoreProblem>, Failure> {
     let mut problems = Vec::new();
     for no in branches::diverged(db)? {
         let (first, count): (i64, i64) = db.query_row(
@@ -627,7 +627,7 @@ fn diverged(db: &Connection) -> Result<Vec<Problem>, Failure> {
 }
 
 /// The last settled event, and what is wrong with the mark that records it.
-fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<Problem>)> {
+fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<StoreProblem>)> {
     let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
     let placed: i64 = db.query_row(
         "SELECT coalesce(max(event), 0) FROM places WHERE typeof(event) = 'integer'",
@@ -645,13 +645,13 @@ fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<Problem>)> 
         Some(mark) => Ok((mark, None)),
         None => {
             let text = "the mark of what is settled is wrong".to_string();
-            Ok((placed.min(last), Some(Problem { key: None, kind: ProblemKind::Derived, text })))
+            Ok((placed.min(last), Some(StoreProblem { key: None, kind: ProblemKind::Derived, text })))
         }
     }
 }
 
 /// A problem with a conversation, with its id if that can be read.
-fn about(db: &Connection, no: i64, kind: ProblemKind, text: String) -> rusqlite::Result<Problem> {
+fn about(db: &Connection, no: i64, kind: ProblemKind, text: String) -> rusqlite::Result<StoreProblem> {
     let key = db
         .query_row(
             "SELECT c.no, c.tenant, c.id, c.parent_seq, NULL FROM conversation_rows c WHERE c.no = ?",
@@ -661,5 +661,5 @@ fn about(db: &Connection, no: i64, kind: ProblemKind, text: String) -> rusqlite:
         .optional()?
         .flatten();
     let text = if key.is_some() { text } else { format!("conversation number {no}: {text}") };
-    Ok(Problem { key, kind, text })
+    Ok(StoreProblem { key, kind, text })
 }

@@ -8,7 +8,7 @@ use super::{Sqlite, branches, derived, door, erase, explain, failed};
 use crate::index::id_range;
 use crate::{
     AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, ListOrder, Log,
-    Maintenance, Problem, ProblemKind, Provenance, RecallIndex, StoredTurn, TenantUsage, TurnIndex,
+    Maintenance, ProblemKind, Provenance, RecallIndex, StoreProblem, StoredTurn, TenantUsage, TurnIndex,
     TurnQuery, WrittenPage,
 };
 use everturn_core::Error;
@@ -401,9 +401,9 @@ impl FoldCache for Sqlite {
 }
 
 impl Maintenance for Sqlite {
-    fn check(&self) -> Result<Vec<Problem>, Error> {
-        let damaged = |text: String| Problem { key: None, kind: ProblemKind::Damaged, text };
-        let mut problems: Vec<Problem> = self.reading(|db| {
+    fn check(&self) -> Result<Vec<StoreProblem>, Error> {
+        let damaged = |text: String| StoreProblem { key: None, kind: ProblemKind::Damaged, text };
+        let mut problems: Vec<StoreProblem> = self.reading(|db| {
             let mut wrong: Vec<String> = db
                 .prepare("PRAGMA integrity_check(20)")?
                 .query_map([], |row| row.get::<_, String>(0))?

@@ -2,7 +2,7 @@
 
 use super::rows::{self, Bytes, Parsed};
 use super::{Failure, Sqlite};
-use crate::{Keys, absent_key, key_exists};
+use crate::{AccessKeys, absent_key, key_exists};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::Hash;
@@ -29,7 +29,7 @@ impl Sqlite {
     }
 }
 
-impl Keys for Sqlite {
+impl AccessKeys for Sqlite {
     fn put_key(&self, key: &AccessKey) -> Result<(), Error> {
         self.changing(|db| {
             let kept = db.execute(

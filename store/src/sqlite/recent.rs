@@ -13,7 +13,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::turn::TurnRow;
-use everturn_core::write::{Append, Changes, Turns, fold};
+use everturn_core::write::{Changes, PlannedAppend, Turns, fold};
 use rusqlite::{Connection, OptionalExtension, Row};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -176,7 +176,7 @@ fn plain(event: &Event) -> bool {
 }
 
 /// Whether a plan only adds complete turns, so that its rows can wait.
-pub fn can_wait(plan: &Append) -> bool {
+pub fn can_wait(plan: &PlannedAppend) -> bool {
     plan.changes.references.is_empty()
         && plan.changes.assets.is_empty()
         && plan.changes.turns.len() == plan.events.len()

@@ -14,8 +14,8 @@ use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::write::{
-    self, Action, Answered, AnsweredRequest, Append, Changes, ChunkRow, EventAddress, EventRef, Existing,
-    Plan, StateBody, Write,
+    self, Action, Answered, AnsweredRequest, Changes, ChunkRow, EventAddress, EventRef, Existing, Plan,
+    PlannedAppend, StateBody, Write,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
@@ -323,10 +323,10 @@ impl<'a> Batch<'a> {
         &mut self,
         key: &Key,
         existing: Option<(i64, Arc<Conversation>)>,
-        append: Append,
+        append: PlannedAppend,
     ) -> Result<Committed, Failure> {
         let can_wait = recent::can_wait(&append);
-        let Append { conversation, events, changes, request, erasure } = append;
+        let PlannedAppend { conversation, events, changes, request, erasure } = append;
         let conversation = Arc::new(conversation);
         let no = match existing {
             Some((no, _)) if can_wait => {

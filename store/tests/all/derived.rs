@@ -10,8 +10,8 @@ use everturn_core::write::{Action, Write};
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{
-    AssetIndex, Backup, CheckedIndex, ConversationIndex, ConversationQuery, Log, Maintenance, Problem,
-    ProblemKind, Provenance, TurnIndex, TurnQuery,
+    AssetIndex, Backup, CheckedIndex, ConversationIndex, ConversationQuery, Log, Maintenance, ProblemKind,
+    Provenance, StoreProblem, TurnIndex, TurnQuery,
 };
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -177,7 +177,8 @@ fn whatever_happens_to_derived_rows_they_are_named_and_mended_and_the_log_goes_o
         let world = world();
         Connection::open(&world.path).unwrap().execute_batch(sql).unwrap();
         let found = Sqlite::open_read_only(&world.path).unwrap().check().unwrap();
-        let named = |problem: &Problem| problem.kind == ProblemKind::Derived && problem.text.contains(says);
+        let named =
+            |problem: &StoreProblem| problem.kind == ProblemKind::Derived && problem.text.contains(says);
         assert!(found.iter().any(named), "{sql}: {found:#?}");
         let store = open(&world.path);
         for key in &world.keys[1..] {
@@ -269,7 +270,8 @@ fn a_cell_that_cannot_be_read_is_named_and_keeps_nobody_from_writing() {
         Connection::open(&world.path).unwrap().execute_batch(sql).unwrap();
         let reader = Sqlite::open_read_only(&world.path).unwrap();
         let found = reader.check().unwrap();
-        let named = |problem: &Problem| problem.kind == ProblemKind::Derived && problem.text.contains(says);
+        let named =
+            |problem: &StoreProblem| problem.kind == ProblemKind::Derived && problem.text.contains(says);
         assert!(found.iter().any(named), "{sql}: {found:#?}");
         // A read-only process gets an error that says what to do, or a correct answer.
         for key in &world.keys {
@@ -392,7 +394,7 @@ fn events_that_rows_know_of_and_the_log_lacks_are_named_by_their_places() {
             .unwrap();
         let _ = std::fs::remove_file(format!("{}-head", world.path.display()));
         let found = Sqlite::open_read_only(&world.path).unwrap().check().unwrap();
-        let missing: Vec<&Problem> = found.iter().filter(|p| p.kind == ProblemKind::Missing).collect();
+        let missing: Vec<&StoreProblem> = found.iter().filter(|p| p.kind == ProblemKind::Missing).collect();
         assert_eq!(missing.len(), says.len(), "{sql}: {found:#?}");
         for (problem, says) in missing.iter().zip(says) {
             assert!(problem.text.contains(says) && problem.key.is_some(), "{sql}: {problem:?}");

@@ -499,7 +499,7 @@ fn a_reader_elsewhere_holds_up_the_scrubbing_after_an_erasure_and_nothing_else()
 /// The first files had no table of keys. They get one when they are upgraded.
 #[test]
 fn a_file_of_before_there_were_keys_has_none() {
-    use everturn_store::Keys;
+    use everturn_store::AccessKeys;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     drop(Sqlite::open(&path, Duration::ZERO).unwrap());

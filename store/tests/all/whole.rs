@@ -6,7 +6,7 @@ use everturn_core::chain::Hash;
 use everturn_core::id::{Key, KeyId};
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{ConversationIndex, Keys, Log};
+use everturn_store::{AccessKeys, ConversationIndex, Log};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -6,7 +6,7 @@
 use everturn_core::id::{ConversationId, Key};
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{ConversationIndex, FoldCache, Keys, Log, Maintenance};
+use everturn_store::{AccessKeys, ConversationIndex, FoldCache, Log, Maintenance};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::limits::TOKENS_MAX;
 use everturn_core::id::TurnId;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::pairing;
 use everturn_core::policy::{CompactionPolicy, Strategy, is_due};
 use everturn_core::time::Timestamp;
@@ -159,9 +159,9 @@ fn cut(covered: &[Candidate<'_>]) -> Cut {
 /// Whether a turn contains media that text does not replace, including a screenshot in a tool result.
 fn has_media(message: &Value) -> bool {
     message::parts(message).into_iter().any(|part| match part {
-        Part::Media { .. } => true,
-        Part::Result { content: Some(Value::Array(blocks)), .. } => {
-            blocks.iter().any(|block| matches!(message::parts(block)[..], [Part::Media { .. }]))
+        MessagePart::Media { .. } => true,
+        MessagePart::Result { content: Some(Value::Array(blocks)), .. } => {
+            blocks.iter().any(|block| matches!(message::parts(block)[..], [MessagePart::Media { .. }]))
         }
         _ => false,
     })

@@ -14,18 +14,18 @@ const SECTION_BYTES_MAX: usize = 700;
 
 /// Form of a checkpoint as text. Frozen: receipts are replayed with the form of their version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum CheckpointForm {
     /// All headings are bold, as in the note, and identifiers that a sentence contains are not listed.
     Bold,
     /// Headings of the second level, and all identifiers: in prompts up to version 6 of the renderers.
     Sections,
 }
 
-impl Form {
+impl CheckpointForm {
     fn heading(self, title: &str) -> String {
         match self {
-            Form::Bold => format!("**{title}**"),
-            Form::Sections => format!("## {title}"),
+            CheckpointForm::Bold => format!("**{title}**"),
+            CheckpointForm::Sections => format!("## {title}"),
         }
     }
 }
@@ -33,11 +33,11 @@ impl Form {
 /// A checkpoint in Markdown, for a prompt and for people: the handoff note first, then the entries of each list
 /// that the note does not contain.
 pub fn render(checkpoint: &Checkpoint) -> String {
-    render_as(checkpoint, Form::Bold)
+    render_as(checkpoint, CheckpointForm::Bold)
 }
 
 /// The same in another form.
-pub fn render_as(checkpoint: &Checkpoint, form: Form) -> String {
+pub fn render_as(checkpoint: &Checkpoint, form: CheckpointForm) -> String {
     let note = checkpoint.handoff_md.trim();
     let mut out = note.to_string();
     if !checkpoint.goal.is_empty() && !note.contains(&checkpoint.goal) {
@@ -60,7 +60,7 @@ pub fn render_as(checkpoint: &Checkpoint, form: Form) -> String {
             out.push_str(&format!("\n- {entry}"));
         }
     }
-    let unsaid = |name: &&String| form == Form::Sections || !says(&out, name);
+    let unsaid = |name: &&String| form == CheckpointForm::Sections || !says(&out, name);
     let identifiers = checkpoint.critical_identifiers.iter().filter(unsaid).cloned().collect::<Vec<_>>();
     for (title, list) in [("Identifiers", &identifiers), ("Files", &checkpoint.relevant_files)] {
         if !list.is_empty() {

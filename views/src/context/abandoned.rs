@@ -1,6 +1,6 @@
 //! Results that stand for those of abandoned calls: providers reject a call without a result.
 
-use super::{ContextMessage, Source};
+use super::{BlockSource, ContextMessage};
 use crate::tokens::Family;
 use everturn_core::Error;
 use everturn_core::id::{EventId, TurnId};
@@ -70,7 +70,7 @@ pub fn answer_abandoned(
         };
         let message = GivenUp { name: call.name.to_string(), ..given_up.clone() }.result();
         let said = ContextMessage {
-            source: Source::Made,
+            source: BlockSource::Made,
             seq: tail[call.message].seq,
             raw: Raw::of(&message)?,
             tokens: family.message(&message),
@@ -92,6 +92,6 @@ pub fn answer_abandoned(
 
 /// The turn of a message.
 fn turn_of(said: &ContextMessage) -> Option<TurnId> {
-    let Source::Ids(ids) = &said.source else { return None };
+    let BlockSource::Ids(ids) = &said.source else { return None };
     ids.first()?.parse::<EventId>().ok().map(|id| TurnId(id.0))
 }

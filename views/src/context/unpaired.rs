@@ -4,7 +4,7 @@ use super::{ContextMessage, LeftOut, Section};
 use crate::projection::{Message, without_parts};
 use crate::tokens::Family;
 use everturn_core::Error;
-use everturn_core::pairing::{self, Call};
+use everturn_core::pairing::{self, CallRef};
 
 /// A part of the tail that is not shown, with the `seq` of its message.
 pub type Unshown = (Option<u64>, LeftOut);
@@ -15,7 +15,7 @@ pub type Unshown = (Option<u64>, LeftOut);
 pub fn drop_unpaired(
     tail: Vec<ContextMessage>,
     input: &[ContextMessage],
-    waits: impl Fn(&Call<'_>) -> bool,
+    waits: impl Fn(&CallRef<'_>) -> bool,
     family: Family,
 ) -> Result<(Vec<ContextMessage>, Vec<Unshown>), Error> {
     let pairs = pairing::pair(tail.iter().chain(input).map(|said| &said.message));
@@ -56,7 +56,7 @@ pub fn drop_unanswered(
     messages: &[Message],
     input: &[Message],
     is_told: impl Fn(usize) -> bool,
-    waits: impl Fn(&Call<'_>) -> bool,
+    waits: impl Fn(&CallRef<'_>) -> bool,
 ) -> Result<Vec<(usize, Message)>, Error> {
     let pairs = pairing::pair(messages.iter().chain(input).map(Message::value));
     let calls = pairs.calls.iter().filter(|call| call.message < messages.len() && is_told(call.message));
@@ -72,13 +72,19 @@ fn is_signed(said: &ContextMessage) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::Source;
+    use crate::context::BlockSource;
     use everturn_core::json::Raw;
     use serde_json::{Value, json};
 
     fn said(message: Value) -> ContextMessage {
         let tokens = Family::default().message(&message);
-        ContextMessage { source: Source::Given, seq: None, raw: Raw::of(&message).unwrap(), message, tokens }
+        ContextMessage {
+            source: BlockSource::Given,
+            seq: None,
+            raw: Raw::of(&message).unwrap(),
+            message,
+            tokens,
+        }
     }
 
     fn call(id: &str) -> Value {

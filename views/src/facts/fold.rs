@@ -2,7 +2,7 @@
 
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::{
-    CorrectedBody, Fact, RetractedBody, Retraction, Source, StatedBody, Status, normal,
+    CorrectedBody, Fact, FactSource, FactStatus, RetractedBody, Retraction, StatedBody, normal,
 };
 use everturn_core::id::FactId;
 use std::collections::{HashMap, HashSet};
@@ -80,14 +80,14 @@ struct Facts {
 impl Facts {
     fn state(&mut self, event: &Event, body: StatedBody) {
         let confidence = body.confidence.clamp(0.0, 1.0);
-        let source = event.turn.map(|turn| Source { turn, seq: body.turn_seq, quote: body.quote });
+        let source = event.turn.map(|turn| FactSource { turn, seq: body.turn_seq, quote: body.quote });
         let key = (normal(&body.subject), normal(&body.predicate));
         if let Some(index) = self.current.get(&key).copied()
             && normal(&self.all[index].object) == normal(&body.object)
         {
             self.ids.entry(body.fact).or_insert(index);
             let fact = &mut self.all[index];
-            let heard = |source: &Source| fact.sources.iter().any(|known| known.turn == source.turn);
+            let heard = |source: &FactSource| fact.sources.iter().any(|known| known.turn == source.turn);
             if !source.as_ref().is_some_and(heard) {
                 fact.confidence = surer(fact.confidence, confidence);
                 fact.sources.extend(source);
@@ -130,7 +130,7 @@ impl Facts {
         let Some(index) = self.ids.get(&body.fact).copied() else { return };
         self.end(index);
         let fact = &mut self.all[index];
-        fact.status = Status::Retracted;
+        fact.status = FactStatus::Retracted;
         let by = event.actor.clone();
         fact.retracted = Some(Retraction { seq: event.seq, at: event.at, by, reason: body.reason });
     }
@@ -155,8 +155,8 @@ impl Facts {
         let (by, seq) = (self.all[newer].id, self.all[newer].seq);
         self.end(older);
         let older = &mut self.all[older];
-        if older.status == Status::Current {
-            older.status = Status::Superseded;
+        if older.status == FactStatus::Current {
+            older.status = FactStatus::Superseded;
             older.superseded_by = Some(by);
             older.superseded_seq = Some(seq.max(older.seq));
         }
@@ -181,7 +181,7 @@ fn fact(event: &Event, id: FactId, [subject, predicate, object]: [String; 3], co
         predicate,
         object,
         confidence,
-        status: Status::Current,
+        status: FactStatus::Current,
         sources: Vec::new(),
         created: event.at,
         by: None,

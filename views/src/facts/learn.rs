@@ -6,7 +6,7 @@ use everturn_core::error::code;
 use everturn_core::fact::limits::{
     ANSWER_BYTES_MAX, KNOWN_MAX, LEARNED_MAX, PROMPT_CHARS_MAX, QUOTE_BYTES_MAX, QUOTE_CHARS_MIN, SOURCES_MAX,
 };
-use everturn_core::fact::{Dropped, Fact, Status, check, check_confidence, normal, tidied};
+use everturn_core::fact::{Dropped, Fact, FactStatus, check, check_confidence, normal, tidied};
 use everturn_core::id::{FactId, TurnId};
 use everturn_core::turn::Role;
 use serde::Deserialize;
@@ -34,7 +34,7 @@ Answer with one JSON object and nothing else:
 /// The prompt for a model: rules, known spellings, and the turns as JSON lines between markers that no text in
 /// a turn can close.
 pub fn prompt(known: &[Fact], turns: &[Candidate<'_>]) -> Prompt {
-    let spelled = known.iter().rev().filter(|fact| fact.status == Status::Current).take(KNOWN_MAX);
+    let spelled = known.iter().rev().filter(|fact| fact.status == FactStatus::Current).take(KNOWN_MAX);
     // Objects are left out: the model cannot return as evidence what it was not shown.
     let spelled: String =
         spelled.map(|fact| format!("{}\n", json!([fact.subject, fact.predicate]))).collect();
@@ -49,7 +49,7 @@ pub fn prompt(known: &[Fact], turns: &[Candidate<'_>]) -> Prompt {
 
 /// A fact that a model found, and that its turn supports.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Learned {
+pub struct ExtractedFact {
     /// Person or thing that it is about.
     pub subject: String,
     /// Property or relation.
@@ -71,7 +71,7 @@ pub struct Learned {
 /// Parses a model reply. A reply that is not one JSON object with a list of facts is refused, and the error
 /// says what is wrong, so that it can be sent to the model for a second attempt. An entry that does not have
 /// the requested form, or that its turn does not support, is dropped and counted.
-pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<Learned>, Dropped), Error> {
+pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<ExtractedFact>, Dropped), Error> {
     let wrong = |text: String| Error::invalid(code::FACTS_ANSWER, text);
     let mut fields = answered(answer, ANSWER_BYTES_MAX).map_err(|error| wrong(error.text().to_string()))?;
     let entries = match fields.remove("facts") {
@@ -112,7 +112,7 @@ pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<Learned>, Drop
             dropped.ungrounded += 1;
             continue;
         }
-        learned.push(Learned {
+        learned.push(ExtractedFact {
             subject,
             predicate,
             object,
@@ -173,9 +173,9 @@ impl Named {
 
 /// A fact worth stating.
 #[derive(Clone, PartialEq, Debug)]
-pub struct News {
+pub struct FactUpdate {
     /// The fact.
-    pub learned: Learned,
+    pub learned: ExtractedFact,
     /// Whether it is new or known.
     pub origin: Origin,
 }
@@ -194,20 +194,20 @@ pub enum Origin {
 /// Selects what is new. Excluded are repetitions from the same turn, and known facts stated by an assistant,
 /// because it may only repeat what it was given to read: counted as evidence, every recalled fact would confirm
 /// itself.
-pub fn news(known: &[Fact], learned: Vec<Learned>, dropped: &mut Dropped) -> Vec<News> {
+pub fn news(known: &[Fact], learned: Vec<ExtractedFact>, dropped: &mut Dropped) -> Vec<FactUpdate> {
     let mut alike: HashMap<[String; 3], Vec<&Fact>> = HashMap::new();
     for fact in known {
         let words = [&fact.subject, &fact.predicate, &fact.object].map(|text| normal(text));
         alike.entry(words).or_default().push(fact);
     }
-    let mut news: Vec<News> = Vec::new();
+    let mut news: Vec<FactUpdate> = Vec::new();
     // The first entry about each fact, and the turns that state it.
     let mut told: HashMap<[String; 3], (usize, Vec<TurnId>)> = HashMap::new();
     for learned in learned {
         let words = [&learned.subject, &learned.predicate, &learned.object].map(|text| normal(text));
         let facts = alike.get(&words).map_or(&[][..], Vec::as_slice);
         let heard = facts.iter().flat_map(|fact| &fact.sources).any(|source| source.turn == learned.turn);
-        let current = facts.iter().find(|fact| fact.status == Status::Current);
+        let current = facts.iter().find(|fact| fact.status == FactStatus::Current);
         let full = current.is_some_and(|fact| fact.sources.len() >= SOURCES_MAX);
         let earlier = told.get(&words);
         let repeated = earlier.is_some_and(|(_, turns)| turns.contains(&learned.turn));
@@ -222,7 +222,7 @@ pub fn news(known: &[Fact], learned: Vec<Learned>, dropped: &mut Dropped) -> Vec
             (None, None) => Origin::New,
         };
         told.entry(words).or_insert((news.len(), Vec::new())).1.push(learned.turn);
-        news.push(News { learned, origin });
+        news.push(FactUpdate { learned, origin });
     }
     news
 }

@@ -1,6 +1,6 @@
 //! Redaction of facts before anything is stored.
 
-use super::learn::Learned;
+use super::learn::ExtractedFact;
 use crate::compaction::{Prompt, answered};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -41,10 +41,10 @@ impl Redactor {
     }
 
     /// Redacts facts. A fact with nothing left of its subject or object is dropped and counted.
-    pub fn redact(&self, learned: Vec<Learned>, dropped: &mut Dropped) -> Vec<Learned> {
+    pub fn redact(&self, learned: Vec<ExtractedFact>, dropped: &mut Dropped) -> Vec<ExtractedFact> {
         let before = learned.len();
-        let clean = |learned: Learned| {
-            Some(Learned {
+        let clean = |learned: ExtractedFact| {
+            Some(ExtractedFact {
                 subject: self.clean_name(&learned.subject)?,
                 predicate: self.clean(&learned.predicate),
                 object: self.clean_name(&learned.object)?,
@@ -52,7 +52,7 @@ impl Redactor {
                 ..learned
             })
         };
-        let kept: Vec<Learned> = learned.into_iter().filter_map(clean).collect();
+        let kept: Vec<ExtractedFact> = learned.into_iter().filter_map(clean).collect();
         dropped.redacted += (before - kept.len()) as u64;
         kept
     }
@@ -77,7 +77,7 @@ Answer with one JSON object and nothing else: {"redact": ["…"]}. The list is e
 
 /// The prompt that asks a model what to redact. It only names texts; they are removed here, so that it cannot
 /// change a fact.
-pub fn redaction_prompt(rule: &str, learned: &[Learned]) -> Prompt {
+pub fn redaction_prompt(rule: &str, learned: &[ExtractedFact]) -> Prompt {
     let lines: String = learned
         .iter()
         .map(|one| format!("{}\n", json!({"subject": one.subject, "predicate": one.predicate, "object": one.object, "quote": one.quote})))

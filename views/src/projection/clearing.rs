@@ -4,9 +4,9 @@ use super::edit::MARKER;
 use super::options::Trigger;
 use super::part::Cut;
 use super::pointer::{INPUT_CLEARED, Pointed, Pointer};
-use super::{Options, Policy, Shown, Signatures};
+use super::{ProjectionPolicy, Shown, Signatures, ViewOptions};
 use everturn_core::message::field;
-use everturn_core::pairing::{Call, PairedResult, Pairs};
+use everturn_core::pairing::{CallRef, PairedResult, Pairs};
 use serde_json::Value;
 
 /// Size in the unit of the trigger.
@@ -24,7 +24,7 @@ pub(super) fn cut(
     pairs: &Pairs<'_>,
     size: u64,
     at_least: u64,
-    options: &Options,
+    options: &ViewOptions,
 ) -> (Cut, &'static str) {
     let knobs = &options.clearing;
     if !knobs.trigger.is_exceeded(size) {
@@ -38,7 +38,7 @@ pub(super) fn cut(
         if excluded || stays(result.message) {
             continue;
         }
-        let Some(pointer) = body_pointer(shown, pairs, result, Policy::ClearToolUses) else {
+        let Some(pointer) = body_pointer(shown, pairs, result, ProjectionPolicy::ClearToolUses) else {
             continue;
         };
         // Replacing a body shorter than the replacement would make the view longer.
@@ -70,7 +70,7 @@ pub(super) fn body_pointer(
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
     result: &PairedResult<'_>,
-    policy: Policy,
+    policy: ProjectionPolicy,
 ) -> Option<Pointer> {
     let message = &shown[result.message];
     let source = message.source.filter(|_| !message.foreign)?;
@@ -82,7 +82,7 @@ pub(super) fn body_pointer(
     let place = message.edit().origin(result.place);
     let id = result.id.or(call.and_then(|call| call.id));
     let reason = match policy {
-        Policy::ReachabilityGc => "stale_tool_result_unreachable",
+        ProjectionPolicy::ReachabilityGc => "stale_tool_result_unreachable",
         _ => "old_tool_result_cleared",
     };
     let pointed = Pointed {
@@ -96,7 +96,7 @@ pub(super) fn body_pointer(
 }
 
 /// A pointer to a call's arguments, unless they are empty.
-fn input_pointer(shown: &[Shown<'_>], call: &Call<'_>) -> Option<Pointer> {
+fn input_pointer(shown: &[Shown<'_>], call: &CallRef<'_>) -> Option<Pointer> {
     let message = &shown[call.message];
     let source = message.source.filter(|_| !message.foreign)?;
     let input = call.arguments()?;
@@ -114,7 +114,7 @@ fn input_pointer(shown: &[Shown<'_>], call: &Call<'_>) -> Option<Pointer> {
     };
     let field = ["arguments", "input", "args"].into_iter().find(|field| inside.get(field).is_some())?;
     let pointed = Pointed {
-        policy: Policy::ClearToolUses.name().into(),
+        policy: ProjectionPolicy::ClearToolUses.name().into(),
         tool_call_id: call.id.map(str::to_string),
         tool_name: Some(call.name.to_string()),
         reason: INPUT_CLEARED.into(),

@@ -2,7 +2,7 @@
 
 use super::options::wrong;
 use super::part::{Cut, protected_with_partners};
-use super::{Decided, Message, Options, Shown, Signatures, hash, pair};
+use super::{Decided, Message, Shown, Signatures, ViewOptions, hash, pair};
 use everturn_core::Error;
 use everturn_core::pairing::Pairs;
 use serde_json::Value;
@@ -26,7 +26,7 @@ impl<F: Fn(&[&Message]) -> Result<Value, Error> + Send + Sync> Projector for F {
 pub(super) fn run<'a>(
     messages: &'a [Message],
     decided: &mut Decided<'a>,
-    options: &Options,
+    options: &ViewOptions,
 ) -> Result<String, Error> {
     let projector = options.projector()?;
     let given: Vec<&Message> = decided.shown.iter().map(|shown| &*shown.message).collect();

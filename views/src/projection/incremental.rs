@@ -15,7 +15,10 @@ use super::part::{Cut, protected};
 use super::pointer::Pointer;
 use super::reachability::{self, Names, Plain};
 use super::record::{Earlier, decisions, is_same_request};
-use super::{Clearing, Decided, Message, Options, Policy, Shown, Signatures, View, guard, pair, repair};
+use super::{
+    Clearing, Decided, Message, ProjectedView, ProjectionPolicy, Shown, Signatures, ViewOptions, guard, pair,
+    repair,
+};
 use everturn_core::Error;
 use everturn_core::pairing::{self, BlockPath, Pairs};
 use serde_json::Value;
@@ -78,9 +81,9 @@ impl Incremental {
     pub fn project(
         &mut self,
         summary: Option<&str>,
-        options: &Options,
+        options: &ViewOptions,
         previous: Previous<'_>,
-    ) -> Result<View<'_>, Error> {
+    ) -> Result<ProjectedView<'_>, Error> {
         let Incremental { messages, settled, last, hash } = self;
         let decided = match &options.policies[..] {
             [policy] if SettledOptions::is_settled(*policy, options) => {
@@ -88,7 +91,7 @@ impl Incremental {
                 // Decisions that failed halfway must not be continued.
                 let end = end.inspect_err(|_| *settled = Settled::default())?;
                 let mut roots = Vec::new();
-                if *policy == Policy::ReachabilityGc {
+                if *policy == ProjectionPolicy::ReachabilityGc {
                     reachability::consult(options, messages.len(), &mut roots);
                 }
                 let (shown, reason) = (settled.shown(messages, end.shown), end.reason.to_string());
@@ -118,7 +121,7 @@ impl Last {
         same: usize,
         shown: &[Shown<'_>],
         messages: usize,
-        options: &Options,
+        options: &ViewOptions,
     ) -> Last {
         before.truncate(same);
         before.extend(shown[same..].iter().map(|shown| match shown.source {
@@ -138,7 +141,7 @@ impl Last {
         self.shown.iter().zip(shown).take_while(is_same).count()
     }
 
-    fn earlier<'a>(&self, messages: &'a [Message], options: &Options) -> Earlier<'a> {
+    fn earlier<'a>(&self, messages: &'a [Message], options: &ViewOptions) -> Earlier<'a> {
         let shown = self.shown.iter().map(|kept| match kept {
             Kept::Unchanged(source) => Shown::raw_from(*source, &messages[*source]),
             Kept::Changed(shown) => shown.clone(),
@@ -155,23 +158,27 @@ impl Last {
 /// Options that settled decisions depend on. Roots and write barriers may differ from call to call.
 #[derive(PartialEq)]
 struct SettledOptions {
-    policy: Policy,
+    policy: ProjectionPolicy,
     signatures: Signatures,
     min_chars: usize,
     clearing: Clearing,
 }
 
 impl SettledOptions {
-    fn is_settled(policy: Policy, options: &Options) -> bool {
+    fn is_settled(policy: ProjectionPolicy, options: &ViewOptions) -> bool {
         match policy {
-            Policy::CleanToolRepair | Policy::SquashFailedCalls | Policy::ClearToolUses => true,
-            Policy::ReachabilityGc => !options.reachability.transitive && !reachability::is_barred(options),
-            Policy::Raw | Policy::SummaryPrefix | Policy::Custom => false,
+            ProjectionPolicy::CleanToolRepair
+            | ProjectionPolicy::SquashFailedCalls
+            | ProjectionPolicy::ClearToolUses => true,
+            ProjectionPolicy::ReachabilityGc => {
+                !options.reachability.transitive && !reachability::is_barred(options)
+            }
+            ProjectionPolicy::Raw | ProjectionPolicy::SummaryPrefix | ProjectionPolicy::Custom => false,
         }
     }
 
-    fn of(policy: Policy, options: &Options) -> SettledOptions {
-        let Options { signatures, reachability, clearing, .. } = options;
+    fn of(policy: ProjectionPolicy, options: &ViewOptions) -> SettledOptions {
+        let ViewOptions { signatures, reachability, clearing, .. } = options;
         SettledOptions {
             policy,
             signatures: *signatures,
@@ -214,8 +221,8 @@ impl Settled {
     fn advance<'a>(
         &mut self,
         messages: &'a [Message],
-        policy: Policy,
-        options: &Options,
+        policy: ProjectionPolicy,
+        options: &ViewOptions,
     ) -> Result<End<'a>, Error> {
         let asked = SettledOptions::of(policy, options);
         if self.asked.as_ref() != Some(&asked) {
@@ -230,7 +237,7 @@ impl Settled {
             return self.advance(messages, policy, options);
         }
         let (cut, reason) = match policy {
-            Policy::ReachabilityGc => {
+            ProjectionPolicy::ReachabilityGc => {
                 let (cut, roots) = reachability::cut_end(&end, &pairs, options, &self.tools);
                 for (index, pointers) in self.results.reach(&roots) {
                     let mut shown = Shown::raw_from(index, &messages[index]);
@@ -243,7 +250,7 @@ impl Settled {
                 }
                 (cut, "reachability_gc")
             }
-            Policy::ClearToolUses => {
+            ProjectionPolicy::ClearToolUses => {
                 let at_least = if self.clears { 0 } else { options.clearing.clear_at_least };
                 let (cut, reason) = clearing::cut(&end, &pairs, size, at_least, options);
                 self.clears = reason == "clear_tool_uses";
@@ -270,22 +277,22 @@ impl Settled {
         end: &[Shown<'_>],
         pairs: &Pairs<'_>,
         size: u64,
-        policy: Policy,
-        options: &Options,
+        policy: ProjectionPolicy,
+        options: &ViewOptions,
     ) -> bool {
         let is_late = pairs.results.iter().any(|result| result.id.is_some_and(|id| self.open.contains(id)));
         let succeeds =
-            |call: &pairing::Call<'_>| call.result.is_some_and(|result| !pairs.results[result].failed);
+            |call: &pairing::CallRef<'_>| call.result.is_some_and(|result| !pairs.results[result].failed);
         !is_late
             && match policy {
-                Policy::CleanToolRepair => {
+                ProjectionPolicy::CleanToolRepair => {
                     !pairs.calls.iter().any(|call| self.failing.contains(call.name) && succeeds(call))
                 }
-                Policy::ClearToolUses => {
+                ProjectionPolicy::ClearToolUses => {
                     let Clearing { trigger, keep, .. } = &options.clearing;
                     pairs.results.len() >= *keep && trigger.is_exceeded(size) == self.clears
                 }
-                Policy::ReachabilityGc => end.len() >= options.reachability.root_window,
+                ProjectionPolicy::ReachabilityGc => end.len() >= options.reachability.root_window,
                 _ => true,
             }
     }
@@ -297,15 +304,15 @@ impl Settled {
         end: &[Shown<'_>],
         pairs: &Pairs<'_>,
         cut: &Cut,
-        policy: Policy,
-        options: &Options,
+        policy: ProjectionPolicy,
+        options: &ViewOptions,
     ) {
         let calls = pairs.calls.iter().take_while(|call| call.message < first.len());
         let open = calls.clone().filter(|call| call.result.is_none());
         self.open.extend(open.filter_map(|call| call.id.map(str::to_string)));
         let results = pairs.results.iter().take_while(|result| result.message < first.len());
         match policy {
-            Policy::CleanToolRepair => {
+            ProjectionPolicy::CleanToolRepair => {
                 let stays = match options.signatures {
                     Signatures::PerTurn => protected(end, pairs),
                     _ => Vec::new(),
@@ -326,13 +333,13 @@ impl Settled {
                 });
                 self.failing.extend(failing.map(|call| call.name.to_string()));
             }
-            Policy::ClearToolUses => {
+            ProjectionPolicy::ClearToolUses => {
                 self.size += match options.clearing.trigger {
                     super::Trigger::ToolUses(_) => calls.count() as u64,
                     trigger => clearing::size(first, pairs, trigger),
                 }
             }
-            Policy::ReachabilityGc => {
+            ProjectionPolicy::ReachabilityGc => {
                 self.tools.extend(reachability::tools_of(pairs));
                 let reclaimed: HashMap<(usize, BlockPath), &Pointer> =
                     cut.reclaimed.iter().map(|(index, pointer)| ((*index, pointer.place), pointer)).collect();
@@ -368,10 +375,10 @@ impl Settled {
 
 /// Number of messages of `end` that can be settled: none of their calls has its result after them, and a later
 /// message can answer one only by its id.
-fn settling(end: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, options: &Options) -> usize {
+fn settling(end: &[Shown<'_>], pairs: &Pairs<'_>, policy: ProjectionPolicy, options: &ViewOptions) -> usize {
     let recent = match policy {
-        Policy::ReachabilityGc => options.reachability.root_window,
-        Policy::ClearToolUses => {
+        ProjectionPolicy::ReachabilityGc => options.reachability.root_window,
+        ProjectionPolicy::ClearToolUses => {
             let kept = pairs.results.len().checked_sub(options.clearing.keep);
             let first =
                 kept.map_or(0, |kept| pairs.results.get(kept).map_or(end.len(), |first| first.message));

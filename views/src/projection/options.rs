@@ -5,7 +5,7 @@ use super::hash;
 use crate::state::Scratchpad;
 use everturn_core::Error;
 use everturn_core::id::clip;
-use everturn_core::redaction::{Mode, mask, redact};
+use everturn_core::redaction::{RedactionMode, mask, redact};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ pub const POLICIES_MAX: usize = 16;
 
 /// Options of a view.
 #[derive(Clone, Default)]
-pub struct Options {
+pub struct ViewOptions {
     /// Policies, applied in this order, each to the result of the one before it.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<ProjectionPolicy>,
     /// Treatment of messages with signed reasoning.
     pub signatures: Signatures,
     /// Reason to record in the event, instead of a derived one.
@@ -41,7 +41,7 @@ pub struct Options {
     pub(super) record: Value,
 }
 
-impl std::fmt::Debug for Options {
+impl std::fmt::Debug for ViewOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.name(), self.record)
     }
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Options {
 
 /// A policy: one way to choose what the next request sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Policy {
+pub enum ProjectionPolicy {
     /// Everything.
     Raw,
     /// Removes failed calls whose tool succeeded later.
@@ -66,21 +66,21 @@ pub enum Policy {
     Custom,
 }
 
-impl Policy {
+impl ProjectionPolicy {
     /// The name in options, results and events.
     pub fn name(self) -> &'static str {
         match self {
-            Policy::Raw => "raw",
-            Policy::CleanToolRepair => "clean_tool_repair",
-            Policy::SquashFailedCalls => "squash_failed_calls",
-            Policy::SummaryPrefix => "summary_prefix",
-            Policy::ReachabilityGc => "reachability_gc",
-            Policy::ClearToolUses => "clear_tool_uses",
-            Policy::Custom => "custom",
+            ProjectionPolicy::Raw => "raw",
+            ProjectionPolicy::CleanToolRepair => "clean_tool_repair",
+            ProjectionPolicy::SquashFailedCalls => "squash_failed_calls",
+            ProjectionPolicy::SummaryPrefix => "summary_prefix",
+            ProjectionPolicy::ReachabilityGc => "reachability_gc",
+            ProjectionPolicy::ClearToolUses => "clear_tool_uses",
+            ProjectionPolicy::Custom => "custom",
         }
     }
 
-    fn parse(value: &Value) -> Result<Policy, Error> {
+    fn parse(value: &Value) -> Result<ProjectionPolicy, Error> {
         let Some(name) = value.as_str() else {
             return Err(wrong(
                 "policy",
@@ -89,13 +89,13 @@ impl Policy {
             ));
         };
         Ok(match name {
-            "raw" | "identity" | "" => Policy::Raw,
-            "clean_tool_repair" => Policy::CleanToolRepair,
-            "squash_failed_calls" => Policy::SquashFailedCalls,
-            "summary_prefix" => Policy::SummaryPrefix,
-            "reachability_gc" | "context_gc" | "tool_result_gc" => Policy::ReachabilityGc,
-            "clear_tool_uses" => Policy::ClearToolUses,
-            "custom" => Policy::Custom,
+            "raw" | "identity" | "" => ProjectionPolicy::Raw,
+            "clean_tool_repair" => ProjectionPolicy::CleanToolRepair,
+            "squash_failed_calls" => ProjectionPolicy::SquashFailedCalls,
+            "summary_prefix" => ProjectionPolicy::SummaryPrefix,
+            "reachability_gc" | "context_gc" | "tool_result_gc" => ProjectionPolicy::ReachabilityGc,
+            "clear_tool_uses" => ProjectionPolicy::ClearToolUses,
+            "custom" => ProjectionPolicy::Custom,
             _ => {
                 return Err(wrong(
                     "policy",
@@ -220,20 +220,24 @@ const OTHERS: [&str; 14] = [
 /// Key of the event that lists the live scratchpads.
 pub(super) const SCRATCHPADS: &str = "scratchpads";
 
-impl Options {
+impl ViewOptions {
     /// Options for one policy, with defaults for everything else.
-    pub fn policy(policy: Policy) -> Options {
-        Options { policies: vec![policy], record: json!({"policy": policy.name()}), ..Options::default() }
+    pub fn policy(policy: ProjectionPolicy) -> ViewOptions {
+        ViewOptions {
+            policies: vec![policy],
+            record: json!({"policy": policy.name()}),
+            ..ViewOptions::default()
+        }
     }
 
     /// Options for `custom` with the projector to run.
-    pub fn custom(projector: impl Projector + 'static) -> Options {
-        Options { projector: Some(Arc::new(projector)), ..Options::policy(Policy::Custom) }
+    pub fn custom(projector: impl Projector + 'static) -> ViewOptions {
+        ViewOptions { projector: Some(Arc::new(projector)), ..ViewOptions::policy(ProjectionPolicy::Custom) }
     }
 
     /// Refuses `custom` without a projector: it could never be run.
     pub fn check_projector(&self) -> Result<(), Error> {
-        if self.policies.contains(&Policy::Custom) { self.projector().map(drop) } else { Ok(()) }
+        if self.policies.contains(&ProjectionPolicy::Custom) { self.projector().map(drop) } else { Ok(()) }
     }
 
     pub(super) fn projector(&self) -> Result<&Arc<dyn Projector>, Error> {
@@ -242,11 +246,11 @@ impl Options {
 
     /// Parses a name or an object. A field that no policy knows is an error; a field of another policy is not,
     /// so that one object can serve several. `null` means absent.
-    pub fn parse(value: &Value) -> Result<Options, Error> {
+    pub fn parse(value: &Value) -> Result<ViewOptions, Error> {
         let empty = Map::new();
         let given = match value {
             Value::Null => &empty,
-            Value::String(_) => return Ok(Options::policy(Policy::parse(value)?)),
+            Value::String(_) => return Ok(ViewOptions::policy(ProjectionPolicy::parse(value)?)),
             Value::Object(given) => given,
             _ => return Err(wrong("options", "must be the name of a policy or an object")),
         };
@@ -260,7 +264,7 @@ impl Options {
         }
         let fields = Fields(given);
         let policies = match fields.one_of(&POLICY)? {
-            None => vec![Policy::Raw],
+            None => vec![ProjectionPolicy::Raw],
             Some((_, Value::Array(list))) if list.is_empty() => {
                 return Err(wrong("policy", "is an empty list; name a policy, or raw"));
             }
@@ -268,8 +272,10 @@ impl Options {
                 let (max, got) = (POLICIES_MAX as u64, list.len() as u64);
                 return Err(Error::limit("POLICIES_MAX", max, got, "name fewer policies"));
             }
-            Some((_, Value::Array(list))) => list.iter().map(Policy::parse).collect::<Result<_, _>>()?,
-            Some((_, one)) => vec![Policy::parse(one)?],
+            Some((_, Value::Array(list))) => {
+                list.iter().map(ProjectionPolicy::parse).collect::<Result<_, _>>()?
+            }
+            Some((_, one)) => vec![ProjectionPolicy::parse(one)?],
         };
         let (gc, clear) = (Reachability::default(), Clearing::default());
         let keep_last = fields.number("keep_last")?;
@@ -285,7 +291,7 @@ impl Options {
                 roots.push((name, value.clone()));
             }
         }
-        Ok(Options {
+        Ok(ViewOptions {
             policies,
             signatures: match fields.get("respect_provider_signatures") {
                 None | Some(Value::Bool(true)) => Signatures::Respect,
@@ -334,8 +340,8 @@ impl Options {
     }
 
     /// The same with the secrets in given texts masked, if the mode says so.
-    pub fn redacted(mut self, mode: Mode) -> Result<Options, Error> {
-        if mode == Mode::Mask {
+    pub fn redacted(mut self, mode: RedactionMode) -> Result<ViewOptions, Error> {
+        if mode == RedactionMode::Mask {
             for given in self.summary.iter_mut().chain(&mut self.reason) {
                 *given = mask(given, &mut Vec::new()).into_owned();
             }
@@ -347,8 +353,8 @@ impl Options {
     }
 
     /// Makes the scratchpads in force roots of `reachability_gc`, and their versions its write barrier.
-    pub fn with_scratchpads(mut self, live: &BTreeMap<String, Scratchpad>) -> Options {
-        if live.is_empty() || !self.policies.contains(&Policy::ReachabilityGc) {
+    pub fn with_scratchpads(mut self, live: &BTreeMap<String, Scratchpad>) -> ViewOptions {
+        if live.is_empty() || !self.policies.contains(&ProjectionPolicy::ReachabilityGc) {
             return self;
         }
         let values = live.iter().map(|(name, pad)| (name.clone(), pad.value.read().unwrap_or_default()));
@@ -362,7 +368,7 @@ impl Options {
     /// The names of the policies, joined by `+`.
     pub(super) fn name(&self) -> String {
         let names: Vec<_> = self.policies.iter().map(|policy| policy.name()).collect();
-        if names.is_empty() { Policy::Raw.name().to_string() } else { names.join("+") }
+        if names.is_empty() { ProjectionPolicy::Raw.name().to_string() } else { names.join("+") }
     }
 }
 

@@ -5,7 +5,7 @@ use super::pointer::Pointer;
 use super::{Message, Shown, pair};
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_core::message::{self, Part, field};
+use everturn_core::message::{self, MessagePart, field};
 use everturn_core::pairing::{self, BlockPath, Pairs};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -138,12 +138,12 @@ fn is_nothing_left(message: &Value, gone: &HashSet<BlockPath>) -> bool {
         let items = field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
         (0..items).all(|n| gone.contains(&place(n)))
     };
-    let says_nothing = |part: Part<'_>| match part {
-        Part::Text(text) => text.trim().is_empty(),
-        Part::Thinking { .. } => true,
+    let says_nothing = |part: MessagePart<'_>| match part {
+        MessagePart::Text(text) => text.trim().is_empty(),
+        MessagePart::Thinking { .. } => true,
         _ => false,
     };
-    let is_empty = |blocks: &[Value], place: fn(usize) -> BlockPath, read: fn(&Value) -> Part<'_>| {
+    let is_empty = |blocks: &[Value], place: fn(usize) -> BlockPath, read: fn(&Value) -> MessagePart<'_>| {
         let mut blocks = blocks.iter().enumerate();
         blocks.all(|(n, block)| gone.contains(&place(n)) || says_nothing(read(block)))
     };

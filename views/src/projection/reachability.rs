@@ -6,9 +6,9 @@
 use super::clearing::{body, body_pointer};
 use super::hash::{chars, of_body};
 use super::part::Cut;
-use super::{Options, Policy, Reachability, Shown, Signatures, pair};
-use crate::identifier::{self, Kind};
-use everturn_core::message::{self, Part, field};
+use super::{ProjectionPolicy, Reachability, Shown, Signatures, ViewOptions, pair};
+use crate::identifier::{self, IdentifierKind};
+use everturn_core::message::{self, MessagePart, field};
 use everturn_core::pairing::{BlockPath, PairedResult, Pairs};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
-pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str) {
+pub(super) fn cut(shown: &[Shown<'_>], options: &ViewOptions) -> (Cut, &'static str) {
     if is_barred(options) {
         return (Cut::default(), "reachability_gc_write_barrier_missing");
     }
@@ -27,12 +27,12 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
 }
 
 /// Whether a write barrier is required but missing. Then nothing may be reclaimed.
-pub(super) fn is_barred(options: &Options) -> bool {
+pub(super) fn is_barred(options: &ViewOptions) -> bool {
     options.reachability.require_write_barrier && !options.reachability.write_barrier
 }
 
 /// Adds the names of the roots that are not listed yet; `messages` is the length of the view.
-pub(super) fn consult(options: &Options, messages: usize, consulted: &mut Vec<String>) {
+pub(super) fn consult(options: &ViewOptions, messages: usize, consulted: &mut Vec<String>) {
     for name in roots_consulted(&options.reachability, messages.min(options.reachability.root_window)) {
         if !consulted.contains(&name) {
             consulted.push(name);
@@ -45,7 +45,7 @@ pub(super) fn consult(options: &Options, messages: usize, consulted: &mut Vec<St
 pub(super) fn cut_end(
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
-    options: &Options,
+    options: &ViewOptions,
     tools: &Names,
 ) -> (Cut, Names) {
     let knobs = &options.reachability;
@@ -79,13 +79,14 @@ pub(super) fn cut_end(
         candidates.iter().map(|result| refers(result)).collect()
     };
     let unreached = candidates.into_iter().zip(reached).filter(|(_, reached)| !reached);
-    let pointer = |result: &PairedResult<'_>| body_pointer(shown, pairs, result, Policy::ReachabilityGc);
+    let pointer =
+        |result: &PairedResult<'_>| body_pointer(shown, pairs, result, ProjectionPolicy::ReachabilityGc);
     let reclaimed = unreached.filter_map(|(result, _)| Some((result.message, pointer(result)?))).collect();
     (Cut { reclaimed, ..Cut::default() }, roots)
 }
 
 /// Whether a result is reclaimed if nothing refers to it.
-pub(super) fn is_candidate(result: &PairedResult<'_>, shown: &Shown<'_>, options: &Options) -> bool {
+pub(super) fn is_candidate(result: &PairedResult<'_>, shown: &Shown<'_>, options: &ViewOptions) -> bool {
     let stays = result.failed || options.signatures == Signatures::PerTurn && shown.is_signed();
     !stays && is_long(result, options.reachability.min_chars)
 }
@@ -389,7 +390,7 @@ fn in_envelope(shape: &Value, key: &str, value: &Value, seeker: &mut impl Seeker
 
 /// Whether a string under `data` is encoded bytes, as in an image or in redacted reasoning, but not in a result.
 fn holds_bytes(shape: &Value) -> bool {
-    field(shape, "type").is_some() && !matches!(message::block(shape), Part::Result { .. })
+    field(shape, "type").is_some() && !matches!(message::block(shape), MessagePart::Result { .. })
 }
 
 /// Visits the names in any JSON under `key`.
@@ -465,11 +466,11 @@ impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
         self.seeker.wants(hash(word))
     }
 
-    fn found(&mut self, kind: Option<Kind>, word: &str) -> bool {
+    fn found(&mut self, kind: Option<IdentifierKind>, word: &str) -> bool {
         self.before = None;
         match kind {
-            Some(Kind::Quantity) => true,
-            Some(Kind::Issue) => self.seeker.found(hash(&word[1..]), true),
+            Some(IdentifierKind::Quantity) => true,
+            Some(IdentifierKind::Issue) => self.seeker.found(hash(&word[1..]), true),
             kind => self.seeker.found(hash(word), kind.is_some()),
         }
     }

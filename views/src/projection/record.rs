@@ -4,10 +4,10 @@
 //! roots, the summary or the projector of that time.
 
 use super::edit::Edit;
-use super::options::{Options, SCRATCHPADS, wrong};
+use super::options::{SCRATCHPADS, ViewOptions, wrong};
 use super::part::is_valid;
 use super::pointer::Pointer;
-use super::{Decided, Message, Policy, Shown, Signatures, View, hash, reclaimed};
+use super::{Decided, Message, ProjectedView, ProjectionPolicy, Shown, Signatures, hash, reclaimed};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_core::pairing::BlockPath;
@@ -162,7 +162,7 @@ impl Recorded {
 }
 
 /// Whether the request was the same, apart from what differs from turn to turn.
-pub(super) fn is_same_request(policy: &str, recorded: &Value, options: &Options) -> bool {
+pub(super) fn is_same_request(policy: &str, recorded: &Value, options: &ViewOptions) -> bool {
     const PASSING: [&str; 12] = [
         "reason",
         "freeze",
@@ -200,7 +200,7 @@ impl<'a> Earlier<'a> {
     pub(super) fn recorded(
         metadata: &Value,
         messages: &'a [Message],
-        options: &Options,
+        options: &ViewOptions,
     ) -> Result<Earlier<'a>, Error> {
         let recorded = Recorded::read(metadata)?;
         let shown = recorded.as_ref().and_then(|recorded| recorded.shown(messages).ok());
@@ -216,7 +216,12 @@ impl<'a> Earlier<'a> {
 
     /// With `freeze`, keeps its decisions until enough can be gained. Returns an estimate of the number of unchanged
     /// tokens at the start.
-    pub(super) fn keep(self, messages: &'a [Message], options: &Options, decided: &mut Decided<'a>) -> usize {
+    pub(super) fn keep(
+        self,
+        messages: &'a [Message],
+        options: &ViewOptions,
+        decided: &mut Decided<'a>,
+    ) -> usize {
         if let Some(gain) = options.freeze
             && !decided.blocked
             && self.is_same_request
@@ -240,7 +245,7 @@ fn hash_of(shown: &[Shown<'_>]) -> String {
 }
 
 /// Rebuilds a view from the metadata of its event. `messages` are those of that time; later ones are ignored.
-pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>, Error> {
+pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<ProjectedView<'a>, Error> {
     let Some(recorded) = Recorded::read(metadata)? else {
         let what = "was made by a projector that wrote messages of its own; run that projector again";
         return Err(Error::invalid("projection.replay", format!("the view {what}")));
@@ -264,12 +269,12 @@ pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>,
     let flag = |name: &str| metadata.get(name) == Some(&Value::Bool(true));
     let text = |name: &str| metadata.get(name).and_then(Value::as_str).map(str::to_string);
     let indices = |name: &str| Vec::<usize>::deserialize(metadata.get(name)?).ok();
-    let policies = recorded.policy.split('+').map(|name| match Options::parse(&name.into()) {
+    let policies = recorded.policy.split('+').map(|name| match ViewOptions::parse(&name.into()) {
         Ok(options) => Ok(options.policies[0]),
         Err(_) => Err(wrong("policy", "of the event is unknown")),
     });
-    let options = Options {
-        policies: policies.collect::<Result<Vec<Policy>, Error>>()?,
+    let options = ViewOptions {
+        policies: policies.collect::<Result<Vec<ProjectionPolicy>, Error>>()?,
         signatures: if flag("respects_provider_signatures") {
             Signatures::Respect
         } else {
@@ -277,7 +282,7 @@ pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>,
         },
         keep_last: metadata.get("summary_keep_last").and_then(Value::as_u64).unwrap_or_default() as usize,
         record: recorded.options,
-        ..Options::default()
+        ..ViewOptions::default()
     };
     let roots = metadata.get("roots_consulted").and_then(Value::as_array).into_iter().flatten();
     let decided = Decided {

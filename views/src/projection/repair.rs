@@ -1,11 +1,16 @@
 //! `clean_tool_repair` and `squash_failed_calls`: remove failed calls.
 
 use super::part::{Cut, protected};
-use super::{Options, Policy, Shown, Signatures};
+use super::{ProjectionPolicy, Shown, Signatures, ViewOptions};
 use everturn_core::pairing::Pairs;
 use std::collections::HashMap;
 
-pub(super) fn cut(shown: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, options: &Options) -> Cut {
+pub(super) fn cut(
+    shown: &[Shown<'_>],
+    pairs: &Pairs<'_>,
+    policy: ProjectionPolicy,
+    options: &ViewOptions,
+) -> Cut {
     let stays = match options.signatures {
         Signatures::PerTurn => protected(shown, pairs),
         _ => Vec::new(),
@@ -13,7 +18,7 @@ pub(super) fn cut(shown: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, option
     let stays = |index: usize| stays.get(index) == Some(&true);
     // For each tool, the message of the last call that succeeded.
     let mut success: HashMap<&str, usize> = HashMap::new();
-    if policy == Policy::CleanToolRepair {
+    if policy == ProjectionPolicy::CleanToolRepair {
         for call in &pairs.calls {
             if call.result.is_some_and(|result| !pairs.results[result].failed) {
                 success.insert(call.name, call.message);
@@ -28,7 +33,9 @@ pub(super) fn cut(shown: &[Shown<'_>], pairs: &Pairs<'_>, policy: Policy, option
         };
         // Only a call made after the failure was known repairs it; a parallel one does not.
         let repaired = success.get(call.name).is_some_and(|success| *success > result.message);
-        if (repaired || policy == Policy::SquashFailedCalls) && !stays(call.message) && !stays(result.message)
+        if (repaired || policy == ProjectionPolicy::SquashFailedCalls)
+            && !stays(call.message)
+            && !stays(result.message)
         {
             parts.extend([(call.message, call.place), (result.message, result.place)]);
         }

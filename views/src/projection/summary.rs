@@ -1,7 +1,7 @@
 //! `summary_prefix`: replaces the beginning by a summary.
 
 use super::part::{Cut, protected_with_partners};
-use super::{Message, Options, Shown, Signatures, pair};
+use super::{Message, Shown, Signatures, ViewOptions, pair};
 use everturn_core::Error;
 use everturn_core::pairing;
 use serde_json::json;
@@ -9,7 +9,7 @@ use serde_json::json;
 pub(super) fn cut(
     shown: &[Shown<'_>],
     summary: Option<&str>,
-    options: &Options,
+    options: &ViewOptions,
 ) -> Result<(Cut, &'static str), Error> {
     if options.keep_last >= shown.len() {
         return Ok((Cut::default(), "summary_prefix_noop_short_history"));

@@ -2,7 +2,7 @@
 
 use super::edit::Edit;
 use super::pointer::Pointer;
-use super::{Message, Options, Policy, Signatures, record};
+use super::{Message, ProjectionPolicy, Signatures, ViewOptions, record};
 use everturn_core::json::Raw;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::ser::SerializeStruct;
@@ -104,7 +104,8 @@ impl JsonSchema for Shown<'_> {
 /// The view that the next request sees, and the decisions behind it.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(transform = describe_event)]
-pub struct View<'a> {
+#[schemars(rename = "View")]
+pub struct ProjectedView<'a> {
     /// Policies applied, joined by `+`.
     pub policy: String,
     /// Reason for the view.
@@ -159,8 +160,8 @@ pub(super) struct RecordedOptions {
 }
 
 impl RecordedOptions {
-    pub(super) fn of(options: &Options) -> RecordedOptions {
-        let summarizes = options.policies.contains(&Policy::SummaryPrefix);
+    pub(super) fn of(options: &ViewOptions) -> RecordedOptions {
+        let summarizes = options.policies.contains(&ProjectionPolicy::SummaryPrefix);
         RecordedOptions {
             respects_provider_signatures: options.signatures != Signatures::Ignore,
             summary_keep_last: summarizes.then_some(options.keep_last),
@@ -169,7 +170,7 @@ impl RecordedOptions {
     }
 }
 
-impl View<'_> {
+impl ProjectedView<'_> {
     /// The event that records the view: `{kind, role, visibility, text, metadata}`.
     pub fn event(&self) -> Value {
         // Serialising text, numbers and parsed JSON does not fail.
@@ -221,7 +222,7 @@ fn describe_event(schema: &mut Schema) {
     }
 }
 
-impl Serialize for View<'_> {
+impl Serialize for ProjectedView<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("View", 19)?;
         self.tell(&mut out, true)?;
@@ -232,7 +233,7 @@ impl Serialize for View<'_> {
 
 /// Metadata of the event that records a view: everything except the messages, plus the request and the
 /// decisions. Wraps the view itself, so that indices and pointers are serialised in place.
-pub struct Metadata<'v>(&'v View<'v>);
+pub struct Metadata<'v>(&'v ProjectedView<'v>);
 
 impl Serialize for Metadata<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -247,7 +248,7 @@ impl Serialize for Metadata<'_> {
     }
 }
 
-struct Event<'v>(&'v View<'v>);
+struct Event<'v>(&'v ProjectedView<'v>);
 
 impl Serialize for Event<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

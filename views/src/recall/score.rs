@@ -32,7 +32,7 @@ const COMMON_WEIGHT: f64 = 0.2;
 
 /// Counts of one tenant's entries that a score depends on.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Counts {
+pub struct EntryCounts {
     /// Number of searchable entries.
     pub entries: u64,
     /// Number of words in all of them.
@@ -45,7 +45,7 @@ pub struct Counts {
     pub all: Vec<u64>,
 }
 
-impl Counts {
+impl EntryCounts {
     fn average(&self) -> f64 {
         (self.words as f64 / self.entries.max(1) as f64).max(1.0)
     }
@@ -57,7 +57,7 @@ impl Counts {
         (1.0 + (self.entries as f64 - with + 0.5) / (with + 0.5)).ln()
     }
 
-    /// The fraction of [`Counts::rarity`] that counts, by the frequency in a text of this many words.
+    /// The fraction of [`EntryCounts::rarity`] that counts, by the frequency in a text of this many words.
     pub fn saturation(&self, frequency: f64, words: u64) -> f64 {
         let length = 1.0 - B + B * words as f64 / self.average();
         frequency * (K1 + 1.0) / (frequency + K1 * length)
@@ -76,12 +76,12 @@ pub struct WordFit {
 }
 
 /// Lexical score of a text; see [`WordFit::score`].
-pub fn score(query: &TextQuery, counts: &Counts, text: &Terms) -> f64 {
+pub fn score(query: &TextQuery, counts: &EntryCounts, text: &Terms) -> f64 {
     word_fit(query, counts, text).score
 }
 
 /// Lexical match of a text.
-pub fn word_fit(query: &TextQuery, counts: &Counts, text: &Terms) -> WordFit {
+pub fn word_fit(query: &TextQuery, counts: &EntryCounts, text: &Terms) -> WordFit {
     let words = text.words.len() as u64;
     let language = Language::of(text).unwrap_or(Language::English);
     let (mut score, mut full, mut names, mut full_names) = (0.0, 0.0, 0.0, 0.0);
@@ -108,7 +108,7 @@ pub fn word_fit(query: &TextQuery, counts: &Counts, text: &Terms) -> WordFit {
 }
 
 /// Terms of the query with the weight of each.
-fn worths<'q>(query: &'q TextQuery, counts: &'q Counts) -> impl Iterator<Item = (&'q Wanted, f64)> {
+fn worths<'q>(query: &'q TextQuery, counts: &'q EntryCounts) -> impl Iterator<Item = (&'q Wanted, f64)> {
     let wanted = query.any.iter().zip(&counts.any).chain(query.all.iter().zip(&counts.all));
     wanted.map(|(wanted, with)| {
         let weight = if wanted.common { COMMON_WEIGHT } else { 1.0 };
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     fn scored(query: &str, any: &[u64], all: &[u64], text: &str) -> f64 {
-        let counts = Counts { entries: 100, words: 1000, any: any.to_vec(), all: all.to_vec() };
+        let counts = EntryCounts { entries: 100, words: 1000, any: any.to_vec(), all: all.to_vec() };
         score(&TextQuery::parse(query), &counts, &terms(text))
     }
 
@@ -214,7 +214,8 @@ mod tests {
     fn a_share_is_of_the_question_or_of_its_names() {
         let share = |question: &str, text: &str| {
             let query = TextQuery::parse(question);
-            let counts = Counts { entries: 100, words: 500, any: vec![2; query.any.len()], all: Vec::new() };
+            let counts =
+                EntryCounts { entries: 100, words: 500, any: vec![2; query.any.len()], all: Vec::new() };
             word_fit(&query, &counts, &terms(text)).share
         };
         assert!(share("harbour lighthouse", "the harbour of the town") < 0.6);

@@ -1,7 +1,7 @@
 //! The searched text of a message.
 
 use crate::speech;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::turn::{Role, Turn};
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ pub fn words_of(turn: &Turn, roles: &[Role]) -> Option<String> {
 
 /// Whether words of a tool or a program are in a person's message.
 pub fn is_mixed(message: &Value) -> bool {
-    let is_result = |part: &Part<'_>| matches!(part, Part::Result { .. });
+    let is_result = |part: &MessagePart<'_>| matches!(part, MessagePart::Result { .. });
     message::parts(message).iter().any(is_result)
         || speech::spoken(message).iter().any(|stretch| stretch.notice.is_some())
 }
@@ -87,11 +87,11 @@ pub fn recalled_stretches(message: &Value) -> Vec<(Option<&'static str>, String)
         all.last_mut().into_iter().for_each(|(_, before)| push(before, text));
     };
     for part in message::parts(message) {
-        if let Part::Text(text) = part {
+        if let MessagePart::Text(text) = part {
             texts.stretches(text).iter().for_each(|one| add(one.notice, one.text));
             continue;
         }
-        let speaker = matches!(part, Part::Result { .. }).then_some(Role::Tool.as_str());
+        let speaker = matches!(part, MessagePart::Result { .. }).then_some(Role::Tool.as_str());
         let mut text = String::new();
         said(&mut text, part, message, Json::Whole);
         add(speaker, &text);
@@ -115,15 +115,15 @@ fn read(message: &Value, json: Json, with_hosted: bool, whose: Whose) -> String 
             hosted(&mut out, &part, block);
         }
         match part {
-            Part::Text(text) if whose != Whose::All => {
+            MessagePart::Text(text) if whose != Whose::All => {
                 for stretch in texts.stretches(text) {
                     if stretch.notice.is_some() == (whose == Whose::Others) {
                         push(&mut out, stretch.text);
                     }
                 }
             }
-            Part::Result { .. } if whose == Whose::Person => {}
-            _ if whose == Whose::Others && !matches!(part, Part::Result { .. }) => {}
+            MessagePart::Result { .. } if whose == Whose::Person => {}
+            _ if whose == Whose::Others && !matches!(part, MessagePart::Result { .. }) => {}
             part => said(&mut out, part, message, json),
         }
     }
@@ -131,9 +131,9 @@ fn read(message: &Value, json: Json, with_hosted: bool, whose: Whose) -> String 
 }
 
 /// The text of one part.
-fn said(out: &mut String, part: Part<'_>, message: &Value, json: Json) {
+fn said(out: &mut String, part: MessagePart<'_>, message: &Value, json: Json) {
     match part {
-        Part::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
+        MessagePart::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
             let mut result = String::new();
             match json {
                 Json::Raw => result.push_str(text),
@@ -141,8 +141,8 @@ fn said(out: &mut String, part: Part<'_>, message: &Value, json: Json) {
             }
             push(out, &cut(&result, RESULT_TEXT_BYTES_MAX));
         }
-        Part::Text(text) => push(out, text),
-        Part::Call { name, arguments, .. } => {
+        MessagePart::Text(text) => push(out, text),
+        MessagePart::Call { name, arguments, .. } => {
             push(out, name);
             if let Some(arguments) = arguments {
                 let arguments = message::arguments(arguments);
@@ -152,7 +152,7 @@ fn said(out: &mut String, part: Part<'_>, message: &Value, json: Json) {
                 }
             }
         }
-        Part::Result { name, content, .. } => {
+        MessagePart::Result { name, content, .. } => {
             push(out, name.unwrap_or_default());
             let mut result = String::new();
             if let Some(content) = content {
@@ -160,27 +160,27 @@ fn said(out: &mut String, part: Part<'_>, message: &Value, json: Json) {
             }
             push(out, &cut(&result, RESULT_TEXT_BYTES_MAX));
         }
-        Part::Media { label, .. } => push(out, label.unwrap_or_default()),
-        Part::Thinking { .. } | Part::Other(_) => {}
+        MessagePart::Media { label, .. } => push(out, label.unwrap_or_default()),
+        MessagePart::Thinking { .. } | MessagePart::Other(_) => {}
     }
 }
 
 /// What a tool of the provider was asked for: a search of the web has its query there.
-fn hosted(out: &mut String, part: &Part<'_>, block: &Value) {
+fn hosted(out: &mut String, part: &MessagePart<'_>, block: &Value) {
     match part {
-        Part::Call { arguments: None, .. } => values(out, &block["action"]),
-        Part::Other(kind) if kind.ends_with("tool_use") => {
+        MessagePart::Call { arguments: None, .. } => values(out, &block["action"]),
+        MessagePart::Other(kind) if kind.ends_with("tool_use") => {
             push(out, block["name"].as_str().unwrap_or_default());
             values(out, &block["input"]);
         }
         // A search result, a document in words, and what a tool of the provider answered.
-        Part::Other(_) | Part::Media { .. } => {
-            if let Part::Other(_) = part {
+        MessagePart::Other(_) | MessagePart::Media { .. } => {
+            if let MessagePart::Other(_) = part {
                 push(out, block["title"].as_str().unwrap_or_default());
             }
             push(out, &cut(&message::text_within(block), RESULT_TEXT_BYTES_MAX));
         }
-        Part::Call { .. } if block.get("output").is_some() => {
+        MessagePart::Call { .. } if block.get("output").is_some() => {
             push(out, &cut(&message::text_within(block), RESULT_TEXT_BYTES_MAX));
         }
         _ => {}
@@ -190,7 +190,7 @@ fn hosted(out: &mut String, part: &Part<'_>, block: &Value) {
 /// Whether a message has text of its own, beside calls, results and files.
 pub fn has_prose(message: &Value) -> bool {
     let parts = message::parts(message);
-    parts.into_iter().any(|part| matches!(part, Part::Text(text) if !text.trim().is_empty()))
+    parts.into_iter().any(|part| matches!(part, MessagePart::Text(text) if !text.trim().is_empty()))
 }
 
 /// Every text and number in a value; for a content block, only its content.
@@ -229,9 +229,9 @@ fn walk(value: &Value, found: &mut impl FnMut(&str)) {
         Value::Number(number) => found(&number.to_string()),
         Value::Array(items) => items.iter().for_each(|item| walk(item, found)),
         Value::Object(fields) if fields.contains_key("type") => match message::block(value) {
-            Part::Text(text) => found(text),
-            Part::Media { label, .. } => found(label.unwrap_or_default()),
-            Part::Thinking { .. } => {}
+            MessagePart::Text(text) => found(text),
+            MessagePart::Media { label, .. } => found(label.unwrap_or_default()),
+            MessagePart::Thinking { .. } => {}
             _ => fields.iter().filter(|(name, _)| *name != "type").for_each(|(_, value)| walk(value, found)),
         },
         Value::Object(fields) => fields.values().for_each(|value| walk(value, found)),

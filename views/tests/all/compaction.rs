@@ -5,7 +5,8 @@ use crate::sample::{event_id, turn_id};
 use everturn_core::chain::Hash;
 use everturn_core::write::Summarized;
 use everturn_views::compaction::{
-    Checkpoint, CompactionBody, Covers, Form, accept, complete, extract, limits, prompt, render, render_as,
+    Checkpoint, CheckpointForm, CompactionBody, Covers, accept, complete, extract, limits, prompt, render,
+    render_as,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -255,7 +256,7 @@ fn render_puts_the_note_first_and_repeats_nothing_of_it() {
     );
     // Receipts of earlier versions are replayed with this.
     assert_eq!(
-        render_as(&checkpoint, Form::Sections),
+        render_as(&checkpoint, CheckpointForm::Sections),
         "**Goal:** Ship it\n\n- Use SQLite.\n\n## Decisions\n\n- No cache.\n\n## Pending work\n\n- Write docs of OPS-12 and a.rs, see `OPS-2`.\n\n\
          ## Identifiers\n\nOPS-1, OPS-2, 250ms\n\n## Files\n\na.rs"
     );

@@ -4,14 +4,14 @@
 use crate::sample::{conversation_id, draft, event_id, link, turn_id};
 use everturn_core::chain::Head;
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::fact::{CorrectedBody, Dropped, Fact, ReadBody, RetractedBody, StatedBody, Status};
+use everturn_core::fact::{CorrectedBody, Dropped, Fact, FactStatus, ReadBody, RetractedBody, StatedBody};
 use everturn_core::id::FactId;
 use everturn_core::json::Raw;
 use everturn_core::policy::FactsPolicy;
 use everturn_core::turn::Role;
 use everturn_views::compaction::Candidate;
 use everturn_views::facts::{
-    Learned, Origin, Redactor, add_up, news, prompt, read, read_redaction, redaction_prompt,
+    ExtractedFact, Origin, Redactor, add_up, news, prompt, read, read_redaction, redaction_prompt,
 };
 use everturn_views::state::Fold;
 use proptest::prelude::*;
@@ -126,7 +126,7 @@ fn a_retraction_ends_a_fact_until_it_is_said_again() {
     );
     assert_eq!(read_again[0].retracted.as_ref().unwrap().seq, 4);
     drafts.extend([said(6, "c"), stated(7, 6, BERLIN, 0.8)]);
-    assert_eq!(facts(&chain(drafts))[1].status, Status::Current, "what is said after it does");
+    assert_eq!(facts(&chain(drafts))[1].status, FactStatus::Current, "what is said after it does");
 }
 
 #[test]
@@ -279,7 +279,7 @@ proptest! {
         ids.sort();
         ids.dedup();
         prop_assert_eq!(ids.len(), facts.len(), "an id names one fact");
-        let mut current: Vec<(&str, &str)> = facts.iter().filter(|fact| fact.status == Status::Current)
+        let mut current: Vec<(&str, &str)> = facts.iter().filter(|fact| fact.status == FactStatus::Current)
             .map(|fact| (fact.subject.as_str(), fact.predicate.as_str())).collect();
         let held = current.len();
         current.sort();
@@ -288,7 +288,7 @@ proptest! {
         for fact in &facts {
             prop_assert!((0.0..=1.0).contains(&fact.confidence));
             prop_assert_eq!(fact.superseded_by.is_some(), fact.superseded_seq.is_some());
-            prop_assert_eq!(fact.status == Status::Retracted, fact.retracted.is_some());
+            prop_assert_eq!(fact.status == FactStatus::Retracted, fact.retracted.is_some());
         }
     }
 
@@ -386,9 +386,9 @@ fn a_model_is_not_shown_what_it_could_hand_back_as_news_nor_secrets() {
     assert_eq!(asked.user.matches(&format!("TURNS {mark}>>>")).count(), 1);
 }
 
-fn learned(turn: u64, role: Role, words: [&str; 3]) -> Learned {
+fn learned(turn: u64, role: Role, words: [&str; 3]) -> ExtractedFact {
     let [subject, predicate, object] = words.map(str::to_string);
-    Learned {
+    ExtractedFact {
         subject,
         predicate,
         object,
@@ -431,7 +431,7 @@ fn what_is_known_is_not_news_and_an_assistant_proves_nothing_by_repeating_it() {
 
 #[test]
 fn what_must_not_be_kept_is_taken_out_and_what_says_nothing_then_is_dropped() {
-    let mail = Learned {
+    let mail = ExtractedFact {
         quote: "write to zoe@example.org".into(),
         ..learned(1, Role::User, ["Zoë", "has the address", "zoe@example.org"])
     };

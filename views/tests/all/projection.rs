@@ -2,7 +2,7 @@
 //! frozen decisions in `projection_record`, properties of every transcript in `projection_properties`.
 
 use everturn_core::json::Raw;
-use everturn_views::projection::{Message, Options, View, project};
+use everturn_views::projection::{Message, ProjectedView, ViewOptions, project};
 use serde_json::{Value, json};
 
 pub fn read(messages: &Value) -> Vec<Message> {
@@ -10,8 +10,8 @@ pub fn read(messages: &Value) -> Vec<Message> {
     messages.as_array().unwrap().iter().map(read).collect()
 }
 
-pub fn view<'a>(messages: &'a [Message], options: Value) -> View<'a> {
-    project(messages, None, &Options::parse(&options).unwrap()).unwrap()
+pub fn view<'a>(messages: &'a [Message], options: Value) -> ProjectedView<'a> {
+    project(messages, None, &ViewOptions::parse(&options).unwrap()).unwrap()
 }
 
 /// The messages of the view.
@@ -57,7 +57,7 @@ fn options_are_a_name_or_an_object_with_all_aliases() {
     ] {
         assert_eq!(view(&[], options.clone()).policy, policy, "{options}");
     }
-    let gc = |options: Value| Options::parse(&options).unwrap().reachability;
+    let gc = |options: Value| ViewOptions::parse(&options).unwrap().reachability;
     for alias in ["root_window", "recent_messages", "keep_last"] {
         assert_eq!(gc(json!({alias: 3})).root_window, 3, "{alias}");
     }
@@ -106,10 +106,10 @@ fn a_wrong_option_is_an_error_that_names_the_field() {
         (json!({"keep_lats":3}), "keep_lats"),
         (json!({"policy": vec!["raw"; 17]}), "POLICIES_MAX is 16, this is 17"),
     ] {
-        let error = Options::parse(&options).err().unwrap_or_else(|| panic!("{options} is taken"));
+        let error = ViewOptions::parse(&options).err().unwrap_or_else(|| panic!("{options} is taken"));
         assert!(error.text().starts_with(field), "{options}: {error}");
     }
-    let error = project(&[], None, &Options::parse(&json!("custom")).unwrap()).unwrap_err();
+    let error = project(&[], None, &ViewOptions::parse(&json!("custom")).unwrap()).unwrap_err();
     assert_eq!(error.text(), "projector is missing; custom needs one");
 }
 
@@ -118,7 +118,7 @@ fn a_wrong_option_is_an_error_that_names_the_field() {
 fn a_policy_given_with_its_options_inside_is_told_where_they_belong() {
     let inside = json!({"policy":"reachability_gc","root_window":2});
     for options in [json!({"policy": inside}), json!({"policy": ["raw", inside]})] {
-        let error = Options::parse(&options).unwrap_err();
+        let error = ViewOptions::parse(&options).unwrap_err();
         assert_eq!(error.code(), "projection.option");
         let says = "policy must be a name or a list of names; options stand beside it, as in \
                     {\"policy\":\"reachability_gc\",\"root_window\":2}";
@@ -358,7 +358,7 @@ fn summary_prefix_puts_one_message_in_place_of_the_beginning() {
     let messages = read(&failed_then_repaired());
     let synthetic = |text: &str| json!({"role":"system","content":text,"_harn_projection":{"synthetic":true,"policy":"summary_prefix"}});
     let with = |options: Value, summary: Option<&str>| {
-        project(&messages, summary, &Options::parse(&options).unwrap()).unwrap()
+        project(&messages, summary, &ViewOptions::parse(&options).unwrap()).unwrap()
     };
     let one = with(json!({"policy":"summary_prefix","keep_last":1,"summary":"so far"}), Some("older"));
     assert_eq!(one.messages[0].value(), &synthetic("so far"));
@@ -383,9 +383,9 @@ pub fn custom<'a>(
     messages: &'a [Message],
     options: Value,
     projector: impl Fn(&[&Message]) -> Value + Send + Sync + 'static,
-) -> View<'a> {
-    let mut options = Options::parse(&options).unwrap();
-    options.projector = Options::custom(move |messages: &[&Message]| Ok(projector(messages))).projector;
+) -> ProjectedView<'a> {
+    let mut options = ViewOptions::parse(&options).unwrap();
+    options.projector = ViewOptions::custom(move |messages: &[&Message]| Ok(projector(messages))).projector;
     project(messages, None, &options).unwrap()
 }
 
@@ -434,7 +434,7 @@ fn what_a_projector_returns_is_read_strictly() {
         (json!({"messages":[],"kept":[0]}), "kept, which is unknown"),
     ] {
         let returned = answer.clone();
-        let options = Options::custom(move |_: &[&Message]| Ok(returned.clone()));
+        let options = ViewOptions::custom(move |_: &[&Message]| Ok(returned.clone()));
         let error = project(&messages, None, &options).unwrap_err();
         assert!(error.text().starts_with("projector") && error.text().contains(says), "{answer}: {error}");
     }
@@ -450,7 +450,7 @@ fn a_number_from_a_projector_is_the_message_at_that_index() {
     let turned = custom(&messages, json!("custom"), |_| json!([1, 0, 1]));
     assert_eq!(turned.source_indices, [Some(1), Some(2), None]);
     for unfit in [json!([3]), json!([-1]), json!([0.5])] {
-        let options = Options::custom(move |_: &[&Message]| Ok(unfit.clone()));
+        let options = ViewOptions::custom(move |_: &[&Message]| Ok(unfit.clone()));
         assert!(
             project(&messages, None, &options).unwrap_err().text().contains("not the index of a message")
         );

@@ -1,6 +1,6 @@
 //! Generated transcripts in every shape, and options for every policy.
 
-use everturn_views::projection::{Message, Options};
+use everturn_views::projection::{Message, ViewOptions};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -241,7 +241,7 @@ fn write_round(out: &mut Vec<Value>, n: usize, round: &Round, shape: Shape, answ
 }
 
 /// Options for every policy, and for lists of them; custom ones drop every third message.
-pub fn options() -> impl Strategy<Value = Options> {
+pub fn options() -> impl Strategy<Value = ViewOptions> {
     let policy = || {
         prop_oneof![
             Just("raw"),
@@ -260,7 +260,7 @@ pub fn options() -> impl Strategy<Value = Options> {
     let respect = prop_oneof![Just(json!(true)), Just(json!(false)), Just(json!("per_turn"))];
     (policies, respect, 0..6u64, 0..8u64, 0..3u64, any::<[bool; 2]>(), 2..5usize).prop_map(
         |(policy, respect, keep_last, root_window, keep, [transitive, clear_inputs], nth)| {
-            let mut options = Options::parse(&json!({
+            let mut options = ViewOptions::parse(&json!({
                 "policy":policy, "respect_provider_signatures":respect, "keep_last":keep_last, "root_window":root_window,
                 "min_chars":40, "transitive":transitive, "trigger":0, "keep":keep, "clear_inputs":clear_inputs,
             }))
@@ -269,7 +269,7 @@ pub fn options() -> impl Strategy<Value = Options> {
                 let kept = messages.iter().enumerate().filter(|(index, _)| index % nth != 1);
                 Ok(kept.map(|(_, message)| message.value().clone()).collect())
             };
-            options.projector = Options::custom(projector).projector;
+            options.projector = ViewOptions::custom(projector).projector;
             options
         },
     )

@@ -2,12 +2,14 @@
 
 use crate::projection::{call, failed_then_repaired, long, read, result};
 use crate::projection_generated::{options, transcript};
-use everturn_views::projection::{Incremental, Message, Options, Policy, Previous, View, project_after};
+use everturn_views::projection::{
+    Incremental, Message, Previous, ProjectedView, ProjectionPolicy, ViewOptions, project_after,
+};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
 
-fn told(view: &View<'_>) -> Value {
+fn told(view: &ProjectedView<'_>) -> Value {
     serde_json::to_value(view).unwrap()
 }
 
@@ -70,7 +72,7 @@ proptest! {
         let mut options = options;
         // Those that keep their decisions more often than the others.
         let settling =
-            [Policy::CleanToolRepair, Policy::SquashFailedCalls, Policy::ReachabilityGc, Policy::ClearToolUses];
+            [ProjectionPolicy::CleanToolRepair, ProjectionPolicy::SquashFailedCalls, ProjectionPolicy::ReachabilityGc, ProjectionPolicy::ClearToolUses];
         options.policies = single.map_or(options.policies, |n| vec![settling[n]]);
         options.freeze = freeze;
         let plan: Vec<String> = plan.iter().map(|n| format!("src/part{n}.rs")).collect();
@@ -121,7 +123,7 @@ fn late_results_and_late_repairs_reach_what_was_settled() {
     ] {
         let mut given = vec![call("a", "ls")];
         given.extend((0..100).map(chatter));
-        let options = Options::parse(&json!(policy)).unwrap();
+        let options = ViewOptions::parse(&json!(policy)).unwrap();
         let mut incremental = grown(&read(&given.clone().into()));
         assert_eq!(incremental.project(None, &options, Previous::None).unwrap().dropped_count, 0);
         read(&late).into_iter().for_each(|message| incremental.push(message));
@@ -131,7 +133,7 @@ fn late_results_and_late_repairs_reach_what_was_settled() {
     let (failed, repaired) = whole.as_array().unwrap().split_at(3);
     let mut given = failed.to_vec();
     given.extend((0..100).map(chatter));
-    let options = Options::parse(&json!("clean_tool_repair")).unwrap();
+    let options = ViewOptions::parse(&json!("clean_tool_repair")).unwrap();
     let mut incremental = grown(&read(&given.into()));
     assert_eq!(incremental.project(None, &options, Previous::None).unwrap().dropped_count, 0);
     read(&repaired.to_vec().into()).into_iter().for_each(|message| incremental.push(message));
@@ -154,7 +156,7 @@ fn what_a_later_message_may_belong_to_is_not_settled() {
     for (given, more, hidden) in
         [(waiting, json!([{"role":"tool","name":"ls","content":"error: no"}]), 2), (thinking, called, 102)]
     {
-        let options = Options::parse(&json!("squash_failed_calls")).unwrap();
+        let options = ViewOptions::parse(&json!("squash_failed_calls")).unwrap();
         let mut incremental = grown(&read(&given.into()));
         assert_eq!(incremental.project(None, &options, Previous::None).unwrap().dropped_count, 0);
         read(&more).into_iter().for_each(|message| incremental.push(message));
@@ -167,7 +169,7 @@ fn what_a_later_message_may_belong_to_is_not_settled() {
 fn what_is_referred_to_again_is_shown_again() {
     let turn =
         |n: usize| [call(&format!("c{n}"), "ls"), result(&format!("c{n}"), &long(&format!("src/f{n}.rs")))];
-    let options = Options::parse(&json!({"policy":"reachability_gc","root_window":2})).unwrap();
+    let options = ViewOptions::parse(&json!({"policy":"reachability_gc","root_window":2})).unwrap();
     let given: Value = (0..60).flat_map(turn).collect();
     let mut incremental = grown(&read(&given));
     let mut is_reclaimed = |said: &str| {

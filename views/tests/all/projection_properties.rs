@@ -6,7 +6,7 @@ use crate::projection_generated::{options, transcript};
 use everturn_core::json::Raw;
 use everturn_core::pairing::pair;
 use everturn_views::projection::{
-    Message, Options, Signatures, View, project, project_after, replay, resolve_pointer,
+    Message, ProjectedView, Signatures, ViewOptions, project, project_after, replay, resolve_pointer,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -130,7 +130,7 @@ fn read(messages: &[Value]) -> Vec<Message> {
     messages.iter().map(|message| Message::read(Raw::new(message.to_string()).unwrap()).unwrap()).collect()
 }
 
-fn values(view: &View<'_>) -> Vec<Value> {
+fn values(view: &ProjectedView<'_>) -> Vec<Value> {
     view.messages.iter().map(|shown| shown.value().clone()).collect()
 }
 
@@ -188,7 +188,7 @@ proptest! {
     #[test]
     fn what_a_projector_leaves_of_the_end_is_valid(messages in transcript(), at in any::<prop::sample::Index>()) {
         let start = at.index(messages.len() + 1);
-        let mut options = Options::custom(move |given: &[&Message]| Ok((start..given.len()).collect()));
+        let mut options = ViewOptions::custom(move |given: &[&Message]| Ok((start..given.len()).collect()));
         options.signatures = Signatures::Ignore;
         let given = read(&messages);
         let view = project(&given, None, &options).unwrap();
@@ -294,7 +294,7 @@ proptest! {
         }
         let messages = read(&all);
         let options = json!({"policy": "summary_prefix", "keep_last": keep_last, "respect_provider_signatures": false});
-        let view = project(&messages, None, &Options::parse(&options).unwrap()).unwrap();
+        let view = project(&messages, None, &ViewOptions::parse(&options).unwrap()).unwrap();
         let cut = match messages.len().checked_sub(keep_last) {
             None | Some(0) => 0,
             Some(cut) => pair(&all).cut_at_or_before(cut),
@@ -309,7 +309,7 @@ proptest! {
         let view = project(&messages, None, &options).unwrap();
         let texts: Vec<&str> = view.messages.iter().map(|shown| shown.raw().get()).collect();
         let shown: Vec<Message> = texts.iter().map(|text| Message::read(Raw::new(text.to_string()).unwrap()).unwrap()).collect();
-        prop_assert_eq!(&view.prefix_hash, &project(&shown, None, &Options::default()).unwrap().prefix_hash);
+        prop_assert_eq!(&view.prefix_hash, &project(&shown, None, &ViewOptions::default()).unwrap().prefix_hash);
         let mut values: Vec<Value> = texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
         values.iter_mut().for_each(Value::sort_all_objects);
         let sorted = serde_json::to_string(&values).unwrap();

@@ -2,7 +2,9 @@
 
 use crate::projection::{call, long, read, result, view};
 use everturn_core::json::Raw;
-use everturn_views::projection::{Message, Options, project, project_after, resolve_pointer, strip_markers};
+use everturn_views::projection::{
+    Message, ViewOptions, project, project_after, resolve_pointer, strip_markers,
+};
 use everturn_views::state::Scratchpad;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -299,7 +301,7 @@ fn a_live_scratchpad_is_root_and_write_barrier_by_itself() {
     let pad = |seq, text: &str| (format!("plan{seq}"), Scratchpad { value: Raw::of(&text).unwrap(), seq });
     let live = BTreeMap::from([pad(17, "next: src/a.rs"), pad(20, "nothing else")]);
     let options = gc(json!({"require_write_barrier": true, "freeze": 1}));
-    let asked = Options::parse(&options).unwrap();
+    let asked = ViewOptions::parse(&options).unwrap();
     let without = project(&messages, None, &asked.clone().with_scratchpads(&BTreeMap::new())).unwrap();
     assert_eq!(without.reason, "reachability_gc_write_barrier_missing");
     let view = project(&messages, None, &asked.clone().with_scratchpads(&live)).unwrap();
@@ -313,8 +315,8 @@ fn a_live_scratchpad_is_root_and_write_barrier_by_itself() {
     let frozen = project_after(&messages, None, &later, Some(metadata)).unwrap();
     assert_eq!((frozen.reason.as_str(), frozen.redacted_indices), ("reachability_gc_frozen", vec![3]));
     // Other policies have no roots.
-    let raw =
-        project(&messages, None, &Options::parse(&json!("raw")).unwrap().with_scratchpads(&live)).unwrap();
+    let raw = project(&messages, None, &ViewOptions::parse(&json!("raw")).unwrap().with_scratchpads(&live))
+        .unwrap();
     assert!(raw.event()["metadata"]["options"].get("scratchpads").is_none());
 }
 

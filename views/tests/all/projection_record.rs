@@ -2,7 +2,7 @@
 
 use crate::projection::{call, custom, failed_then_repaired, long, pick, read, result, view};
 use crate::projection_reclaim::gc;
-use everturn_views::projection::{Options, project, project_after, replay, resolve_pointer};
+use everturn_views::projection::{ViewOptions, project, project_after, replay, resolve_pointer};
 use serde_json::{Value, json};
 
 #[test]
@@ -38,7 +38,7 @@ fn replay_gives_the_view_again_or_says_what_differs() {
     let given = failed_then_repaired();
     let messages = read(&given);
     let options = json!({"policy":["clean_tool_repair","summary_prefix"],"keep_last":2});
-    let first = project(&messages, Some("so far"), &Options::parse(&options).unwrap()).unwrap();
+    let first = project(&messages, Some("so far"), &ViewOptions::parse(&options).unwrap()).unwrap();
     let metadata = &first.event()["metadata"];
     let mut longer = read(&given);
     longer.extend(read(&json!([{"role":"user","content":"more"}])));
@@ -88,7 +88,7 @@ fn frozen_decisions_stay_until_enough_can_be_gained() {
     let tokens = long("src/f0.rs").chars().count() / 4;
     let options = |freeze: usize| {
         let options = json!({"policy":"reachability_gc","root_window":2,"freeze":freeze,"scratchpad":"x"});
-        Options::parse(&options).unwrap()
+        ViewOptions::parse(&options).unwrap()
     };
     let first_messages = read(&transcript(3));
     let first = project(&first_messages, None, &options(1)).unwrap();
@@ -118,7 +118,7 @@ fn frozen_decisions_stay_until_enough_can_be_gained() {
 #[test]
 fn decisions_about_other_messages_or_of_another_policy_are_not_kept() {
     let messages = read(&failed_then_repaired());
-    let frozen = |policy: &str| Options::parse(&json!({"policy":policy,"freeze":1_000_000})).unwrap();
+    let frozen = |policy: &str| ViewOptions::parse(&json!({"policy":policy,"freeze":1_000_000})).unwrap();
     let previous = project(&messages, None, &frozen("raw")).unwrap();
     let after = |messages, policy| {
         project_after(messages, None, &frozen(policy), Some(&previous.event()["metadata"])).unwrap()

@@ -32,7 +32,7 @@ pub struct RemoteUpdates {
     known: HashMap<TurnId, u64>,
     stream: Option<Response>,
     parser: Parser,
-    frames: VecDeque<sse::Event>,
+    frames: VecDeque<sse::SseEvent>,
 }
 
 impl RemoteUpdates {
@@ -97,7 +97,7 @@ impl RemoteUpdates {
     }
 
     /// The update in a frame, if it is new.
-    fn take(&mut self, frame: sse::Event) -> Result<Option<Update>, Error> {
+    fn take(&mut self, frame: sse::SseEvent) -> Result<Option<Update>, Error> {
         if frame.id.is_some() {
             self.last = frame.id;
         }

@@ -6,7 +6,7 @@ use everturn_core::conversation::{Conversation, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_formats::agents::Origin;
+use everturn_formats::agents::ImportOrigin;
 use everturn_store::{ConversationQuery, ListOrder};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ const LONGER_S: u64 = 24 * 60 * 60;
 
 impl Tenant {
     /// The metadata of a conversation to be.
-    pub(super) fn origin_metadata(&self, origin: &Origin, arrives: bool) -> Result<Raw, Error> {
+    pub(super) fn origin_metadata(&self, origin: &ImportOrigin, arrives: bool) -> Result<Raw, Error> {
         let mut import: Map<String, Value> = Raw::of(origin)?.read().unwrap_or_default();
         if !arrives {
             self.name_parent(&mut import)?;

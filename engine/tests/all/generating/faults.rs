@@ -35,7 +35,7 @@ fn whatever_the_provider_does_the_input_stays_and_the_answer_ends_with_the_reaso
             ("model.timeout", _) => Limits { idle_timeout: short, ..patient.clone() },
             _ => patient.clone(),
         };
-        let (_store, scope, id) = asking_with(&server, Kind::OpenaiChat, limits);
+        let (_store, scope, id) = asking_with(&server, Protocol::OpenaiChat, limits);
         let generating = begin(&scope, id, input("say something")).unwrap();
         let (generation, turn) = (generating.id, generating.turn);
         let error = generating.wait().unwrap_err();
@@ -65,7 +65,7 @@ fn what_passes_by_itself_is_tried_again_by_the_client() {
         vec![Act::Send(whole(500, "", ""))],
         vec![says("at last")],
     ]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let generated = generate(&scope, id, input("go on")).unwrap();
     assert_eq!((generated.answer.text.as_str(), server.seen().len()), ("at last", 3));
     let receipts = scope.kinds(id).iter().filter(|kind| *kind == "context.receipt").count();
@@ -76,7 +76,7 @@ fn what_passes_by_itself_is_tried_again_by_the_client() {
 fn a_prompt_that_is_too_long_is_compacted_and_asked_once_more() {
     let overflow = || vec![Act::Send(whole(400, "", OVERFLOW))];
     let server = ScriptedServer::start(vec![overflow(), vec![says("ok")], overflow(), overflow()]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     long_ago(&scope, id);
     let generating = begin(&scope, id, input("and what now?")).unwrap();
     let first_receipt = generating.receipt_seq;
@@ -136,7 +136,7 @@ fn a_prompt_that_is_too_long_is_not_asked_again_where_that_is_not_wanted_or_woul
     ];
     for (why, prepare) in cases {
         let server = ScriptedServer::start(vec![vec![Act::Send(whole(400, "", OVERFLOW))], vec![says("ok")]]);
-        let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+        let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
         long_ago(&scope, id);
         let options = prepare(&scope, id, called, result);
         let compactions =
@@ -148,14 +148,14 @@ fn a_prompt_that_is_too_long_is_not_asked_again_where_that_is_not_wanted_or_woul
     }
     // Where only a checkpoint is left, it is shortened.
     let server = ScriptedServer::start(vec![vec![Act::Send(whole(400, "", OVERFLOW))], vec![says("ok")]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     long_ago(&scope, id);
     let all = CompactOptions { keep_last: Some(0), ..CompactOptions::default() };
     while scope.conversation(id).compaction().compact(all.clone()).is_ok() {}
     generate(&scope, id, input("go on")).unwrap();
     // Tools that ran for an earlier request do not count.
     let server = ScriptedServer::start(vec![vec![Act::Send(whole(400, "", OVERFLOW))], vec![says("ok")]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     long_ago(&scope, id);
     for message in [called, result] {
         scope.say(id, NewTurn::message(message));
@@ -172,7 +172,7 @@ fn two_answers_at_once_only_if_asked_for() {
         vec![says("quick")],
         vec![says("after")],
     ]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let slow = begin(&scope, id, input("one")).unwrap();
     server.await_requests(1);
     let before = scope.conversation(id).get().unwrap().head.seq;
@@ -194,7 +194,7 @@ fn two_answers_at_once_only_if_asked_for() {
 fn an_answer_goes_on_when_nobody_listens_any_more() {
     let (go, gate) = channel();
     let server = ScriptedServer::start(vec![vec![begun("one "), Act::Await(gate), more("two"), rest()]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let generating = begin(&scope, id, input("count")).unwrap();
     let (generation, turn) = (generating.id, generating.turn);
     drop(generating);
@@ -213,7 +213,7 @@ fn an_answer_goes_on_when_nobody_listens_any_more() {
 #[test]
 fn an_answer_begins_also_if_the_future_is_dropped() {
     let server = ScriptedServer::start(vec![vec![says("here")]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     drop(scope.conversation(id).generate(input("anybody?")));
     until("it is answered", || {
         let turns = scope.turns(id);
@@ -224,9 +224,9 @@ fn an_answer_begins_also_if_the_future_is_dropped() {
 #[test]
 fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
     let server = ScriptedServer::start(vec![vec![begun("as far as "), Act::Hang]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let mut generating = begin(&scope, id, input("tell me all")).unwrap();
-    assert!(matches!(generating.recv().unwrap(), Some(Progress::Delta(Delta::Text(_)))));
+    assert!(matches!(generating.recv().unwrap(), Some(GenerationProgress::Delta(Delta::Text(_)))));
     let status = scope.generations().stop(generating.id).unwrap();
     assert_eq!((status.state, status.turn), (GenerationState::Running, Some(generating.turn)));
     let (generation, turn) = (generating.id, generating.turn);
@@ -258,7 +258,7 @@ fn an_answer_whose_turn_is_ended_by_others_ends() {
     ];
     for (end, code) in ends {
         let server = ScriptedServer::start(vec![vec![begun("and "), Act::Hang]]);
-        let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+        let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
         let generating = begin(&scope, id, input("go")).unwrap();
         server.await_requests(1);
         end(&scope, id, &generating);
@@ -274,7 +274,7 @@ fn half_a_character_is_replaced_and_the_answer_stays() {
     let half = r#"{"choices":[{"index":0,"delta":{"content":"so far \ud83d"}}]}"#;
     let head = Act::Send([stream_head(), chunk(format!("data: {half}\n\n"))].concat());
     let server = ScriptedServer::start(vec![vec![head, rest()]]);
-    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let generated = generate(&scope, id, input("Well?")).unwrap();
     assert_eq!(words(&generated.turns[0]).unwrap(), "so far \u{fffd}");
 }
@@ -295,7 +295,7 @@ fn a_request_repeated_after_its_process_ended_replaces_what_was_cut_off() {
         let cut = || vec![begun("half of "), more("it"), Act::Hang];
         let server = ScriptedServer::start(vec![vec![says("A0")], cut(), cut(), vec![says("whole")]]);
         let stage = Stage::new();
-        let open = || stage.open_with(options(model_with(&server, Kind::OpenaiChat, limits())));
+        let open = || stage.open_with(options(model_with(&server, Protocol::OpenaiChat, limits())));
         let (store, asks_anew) = (open(), step().regenerate.is_some());
         let id = store.tenant("acme").unwrap().begin();
         generate(&store.tenant("acme").unwrap(), id, input("Q0")).unwrap();
@@ -310,7 +310,7 @@ fn a_request_repeated_after_its_process_ended_replaces_what_was_cut_off() {
             let mut heard = String::new();
             while heard != "half of it" {
                 match generating.recv().unwrap() {
-                    Some(Progress::Delta(Delta::Text(text))) => heard += &text,
+                    Some(GenerationProgress::Delta(Delta::Text(text))) => heard += &text,
                     other => panic!("{other:?}"),
                 }
             }
@@ -334,21 +334,21 @@ fn a_store_that_closes_in_the_middle_has_the_input_and_what_was_said_when_it_ope
     let server =
         ScriptedServer::start(vec![vec![begun("half of "), more("it"), Act::Hang], vec![says("whole")]]);
     let stage = Stage::new();
-    let store = stage.open_with(options(model_with(&server, Kind::OpenaiChat, limits())));
+    let store = stage.open_with(options(model_with(&server, Protocol::OpenaiChat, limits())));
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     let mut generating = begin(&scope, id, input("tell me all")).unwrap();
     let mut heard = String::new();
     while heard != "half of it" {
         match generating.recv().unwrap() {
-            Some(Progress::Delta(Delta::Text(text))) => heard += &text,
+            Some(GenerationProgress::Delta(Delta::Text(text))) => heard += &text,
             other => panic!("{other:?}"),
         }
     }
     drop((scope, store));
     refused(generating.recv(), "store.closed", "open it again");
 
-    let store = stage.open_with(options(model_with(&server, Kind::OpenaiChat, limits())));
+    let store = stage.open_with(options(model_with(&server, Protocol::OpenaiChat, limits())));
     let scope = store.tenant("acme").unwrap();
     let turns = scope.turns(id);
     assert_eq!(

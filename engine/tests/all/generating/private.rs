@@ -21,7 +21,7 @@ fn asking_privately(text: &str, audience: &[&str], actor: Option<&str>) -> Gener
 /// A store in memory and one in a file, with the server as their model.
 fn both(server: &ScriptedServer, stage: &Stage) -> [(Everturn, Tenant, ConversationId); 2] {
     ["memory:".to_string(), stage.url()].map(|url| {
-        let options = options(model_with(server, Kind::OpenaiChat, limits()));
+        let options = options(model_with(server, Protocol::OpenaiChat, limits()));
         let store = Everturn::open_with(&url, options).unwrap();
         let scope = store.tenant("acme").unwrap();
         let id = scope.begin();
@@ -183,7 +183,7 @@ fn what_was_cut_off_of_a_private_answer_is_replaced_too() {
     let cut = vec![begun("half of "), more("it"), Act::Hang];
     let server = ScriptedServer::start(vec![cut, vec![says("whole")]]);
     let stage = Stage::new();
-    let open = || stage.open_with(options(model_with(&server, Kind::OpenaiChat, limits())));
+    let open = || stage.open_with(options(model_with(&server, Protocol::OpenaiChat, limits())));
     let request = || GenerateOptions {
         append: AppendOptions { idempotency_key: Some("k1".into()), ..AppendOptions::default() },
         ..asking_privately("Alone: quartz?", &[], None)
@@ -198,7 +198,7 @@ fn what_was_cut_off_of_a_private_answer_is_replaced_too() {
     let mut heard = String::new();
     while heard != "half of it" {
         match generating.recv().unwrap() {
-            Some(Progress::Delta(Delta::Text(text))) => heard += &text,
+            Some(GenerationProgress::Delta(Delta::Text(text))) => heard += &text,
             other => panic!("{other:?}"),
         }
     }

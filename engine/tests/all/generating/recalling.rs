@@ -2,13 +2,13 @@
 
 use super::*;
 use everturn::{NewFact, RecallOptions, RecallRequest};
-use everturn_views::recall::Kind as Found;
+use everturn_views::recall::RecallKind as Found;
 
 #[test]
 fn an_old_turn_and_a_fact_reach_the_model_once_and_are_not_said_again() {
     let answer = "Look behind the barometer.";
     let server = ScriptedServer::start(vec![vec![says(answer)], vec![says("Yes.")]]);
-    let (store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let (store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let old = "The spare key of the lighthouse hangs behind the barometer.";
     let old_turn = scope.say(id, NewTurn::user(old).by("ann"));
     let [subject, predicate, object] = ["the spare key", "is made of", "brass"].map(str::to_string);

@@ -5,7 +5,7 @@ use crate::child::{Process, given, tell};
 use crate::compacting::{good, talk};
 use crate::stage::{START, Short, Still, refused, until};
 use base64::Engine;
-use everturn::model::Summarize;
+use everturn::model::Summarizer;
 use everturn::{Error, Everturn, NewTurn, Options, Tenant};
 use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::Settings;
@@ -29,7 +29,7 @@ struct SlowModel {
 
 impl SlowModel {
     fn open(self: &Arc<SlowModel>, url: &str) -> Everturn {
-        let summarizers = BTreeMap::from([("default".to_string(), self.clone() as Arc<dyn Summarize>)]);
+        let summarizers = BTreeMap::from([("default".to_string(), self.clone() as Arc<dyn Summarizer>)]);
         let sweep_every = Duration::from_secs(1);
         Everturn::open_with(url, Options { summarizers, sweep_every, ..Options::default() }).unwrap()
     }
@@ -39,7 +39,7 @@ impl SlowModel {
     }
 }
 
-impl Summarize for SlowModel {
+impl Summarizer for SlowModel {
     fn name(&self) -> String {
         "slow-1".into()
     }

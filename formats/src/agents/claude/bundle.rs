@@ -1,7 +1,7 @@
 //! A message whose blocks come line by line, and the lines between them.
 
 use super::super::line::{Line, made};
-use super::super::{Entry, EntryContent, ParsedTurn, nth};
+use super::super::{AgentEntry, EntryContent, ParsedTurn, nth};
 use super::{METADATA, tokens};
 use everturn_core::time::Timestamp;
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ pub struct Bundle {
     /// Number of turns before its blocks.
     depth: Option<u32>,
     /// The turn; its message is put together when it is given.
-    turn: Entry,
+    turn: AgentEntry,
     blocks: Vec<Block>,
     others: Vec<Other>,
     bytes: usize,
@@ -36,7 +36,7 @@ struct Block {
 
 /// Another line.
 struct Other {
-    entry: Entry,
+    entry: AgentEntry,
     /// Blocks that came before it.
     before: usize,
     /// Whether it must come after the message's last block.
@@ -45,7 +45,13 @@ struct Other {
 }
 
 impl Bundle {
-    pub fn new(turn: Entry, id: &str, depth: Option<u32>, line: &Line<'_>, message: &Line<'_>) -> Bundle {
+    pub fn new(
+        turn: AgentEntry,
+        id: &str,
+        depth: Option<u32>,
+        line: &Line<'_>,
+        message: &Line<'_>,
+    ) -> Bundle {
         let mut bundle = Bundle {
             id: id.to_string(),
             depth,
@@ -93,16 +99,16 @@ impl Bundle {
     }
 
     /// A tool result.
-    pub fn result(&mut self, entry: Entry) {
+    pub fn result(&mut self, entry: AgentEntry) {
         self.other(entry, true);
     }
 
     /// A line that is no turn.
-    pub fn also(&mut self, entry: Entry) {
+    pub fn also(&mut self, entry: AgentEntry) {
         self.other(entry, false);
     }
 
-    fn other(&mut self, entry: Entry, follows: bool) {
+    fn other(&mut self, entry: AgentEntry, follows: bool) {
         self.bytes += match &entry.step {
             EntryContent::Turn(said) => {
                 said.message.len() + said.metadata.values().map(|raw| raw.get().len()).sum::<usize>()
@@ -114,11 +120,11 @@ impl Bundle {
     }
 
     /// Emits everything not emitted yet, in its current version.
-    pub fn give(&mut self, out: &mut Vec<Entry>) {
+    pub fn give(&mut self, out: &mut Vec<AgentEntry>) {
         let key = nth(self.turn.name, self.blocks.len() as u64 - 1);
         if self.given != Some(key) {
             self.given = Some(key);
-            let mut turn = Entry { key, ..self.turn.clone() };
+            let mut turn = AgentEntry { key, ..self.turn.clone() };
             // Once it has taken their place, they are not there any more for a newer version.
             if let EntryContent::Turn(said) = &mut self.turn.step {
                 said.supersedes.clear();
@@ -135,7 +141,7 @@ impl Bundle {
             let key = nth(other.entry.name, later as u64);
             if other.given != Some(key) {
                 other.given = Some(key);
-                out.push(Entry { key, ..other.entry.clone() });
+                out.push(AgentEntry { key, ..other.entry.clone() });
             }
         }
     }

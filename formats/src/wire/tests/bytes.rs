@@ -3,7 +3,7 @@
 use super::text;
 use crate::wire::*;
 
-fn read(kind: Kind, bytes: &[u8], pieces: usize) -> (Vec<Delta>, Result<ModelReply, Failure>) {
+fn read(kind: Protocol, bytes: &[u8], pieces: usize) -> (Vec<Delta>, Result<ModelReply, Failure>) {
     let mut reader = Reader::new(kind, MODEL_ANSWER_BYTES_MAX);
     let mut deltas = Vec::new();
     for piece in bytes.chunks(pieces) {
@@ -30,7 +30,7 @@ fn bytes_are_read_for_what_they_are() {
         format!("\u{feff} \n{whole}\n"),
     ] {
         for pieces in [1, 2, 3, 7, 1000] {
-            let (deltas, answer) = read(Kind::OpenaiChat, bytes.as_bytes(), pieces);
+            let (deltas, answer) = read(Protocol::OpenaiChat, bytes.as_bytes(), pieces);
             assert_eq!(deltas, [text("é😀")], "{bytes}");
             assert_eq!(answer.unwrap().text, "é😀");
         }
@@ -52,18 +52,21 @@ fn a_broken_body_is_told_from_one_of_another_kind() {
         ("[]".to_string(), "model.garbage"),
         (format!("{word}data: nonsense\n\n"), "model.garbage"),
     ] {
-        let (_, answer) = read(Kind::OpenaiChat, bytes.as_bytes(), 5);
+        let (_, answer) = read(Protocol::OpenaiChat, bytes.as_bytes(), 5);
         assert_eq!(answer.unwrap_err().error(None).code(), code, "{bytes}");
     }
     // Everything before the break was returned.
-    assert_eq!(read(Kind::OpenaiChat, format!("{word}data: nonsense\n\n").as_bytes(), 1000).0, [text("é")]);
+    assert_eq!(
+        read(Protocol::OpenaiChat, format!("{word}data: nonsense\n\n").as_bytes(), 1000).0,
+        [text("é")]
+    );
     // In the middle of a character.
     assert_eq!(
-        read(Kind::OpenaiChat, &word.as_bytes()[..45], 9).1.unwrap_err().error(None).code(),
+        read(Protocol::OpenaiChat, &word.as_bytes()[..45], 9).1.unwrap_err().error(None).code(),
         "model.garbage"
     );
     assert_eq!(
-        read(Kind::OpenaiChat, &[word.as_bytes(), &word.as_bytes()[..45]].concat(), 9)
+        read(Protocol::OpenaiChat, &[word.as_bytes(), &word.as_bytes()[..45]].concat(), 9)
             .1
             .unwrap_err()
             .error(None)
@@ -75,7 +78,7 @@ fn a_broken_body_is_told_from_one_of_another_kind() {
 #[test]
 fn an_answer_above_the_limit_is_refused_with_both_numbers() {
     for bytes in ["data: {}\n\n", "{\"a\":[", "  "] {
-        let mut reader = Reader::new(Kind::Anthropic, 1000);
+        let mut reader = Reader::new(Protocol::Anthropic, 1000);
         let failure = (0..1000).find_map(|_| reader.feed(bytes.as_bytes(), &mut Vec::new()).err()).unwrap();
         let error = failure.error(None);
         assert!(

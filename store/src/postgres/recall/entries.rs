@@ -9,7 +9,7 @@ use crate::IndexChange;
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, TenantName};
 use everturn_core::write::EventAddress;
-use everturn_views::recall::{EntryId, IndexEntry, Kind, terms};
+use everturn_views::recall::{EntryId, IndexEntry, RecallKind, terms};
 use std::collections::{BTreeSet, HashMap};
 use tokio_postgres::Row;
 
@@ -56,15 +56,15 @@ const DROP_EMPTY: &str =
 const REMOVED_COLUMNS: &str =
     "e.no, e.conversation, e.kind, e.role, e.actor, e.audience IS NOT NULL, e.length, e.words, e.others";
 
-pub fn kind_number(kind: Kind) -> i16 {
+pub fn kind_number(kind: RecallKind) -> i16 {
     match kind {
-        Kind::Turn => 0,
-        Kind::Fact => 1,
+        RecallKind::Turn => 0,
+        RecallKind::Fact => 1,
     }
 }
 
-pub fn kind_of(number: i16) -> Kind {
-    if number == 1 { Kind::Fact } else { Kind::Turn }
+pub fn kind_of(number: i16) -> RecallKind {
+    if number == 1 { RecallKind::Fact } else { RecallKind::Turn }
 }
 
 /// Words of what filters ask for.

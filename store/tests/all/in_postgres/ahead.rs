@@ -5,7 +5,7 @@ use everturn_core::id::Key;
 use everturn_core::write::Write;
 use everturn_store::conformance::{Database, Maker, addition, append, create, creation};
 use everturn_store::postgres::Postgres;
-use everturn_store::{CheckedLog, Committed, Log, Progress, Unwritten};
+use everturn_store::{CheckedLog, CommitProgress, Committed, Log, Unwritten};
 use std::collections::HashSet;
 use std::task::Waker;
 use std::thread;
@@ -54,10 +54,10 @@ fn appends_to_known_conversations_are_sent_ahead() {
     let (key, other) = (known(&store, &m), known(&store, &m));
     let first = store.begin_commit(says(&m, &[&key, &other]));
     let mut second = store.begin_commit(says(&m, &[&other, &key]));
-    while second.progress(Waker::noop()) == Progress::UnderWay {
+    while second.progress(Waker::noop()) == CommitProgress::UnderWay {
         thread::yield_now();
     }
-    assert_eq!(second.progress(Waker::noop()), Progress::Written);
+    assert_eq!(second.progress(Waker::noop()), CommitProgress::Written);
     assert_chained(&store, &key, 5);
     let none = HashSet::new();
     assert_eq!((seqs(&first.finish(&none)), seqs(&second.finish(&none))), (vec![4, 4], vec![5, 5]));

@@ -13,8 +13,8 @@ use everturn_store::conformance::{Database, Maker, append, create, done, restora
 use everturn_store::memory::Memory;
 use everturn_store::postgres::{self, Postgres};
 use everturn_store::{
-    Assets, CheckedLog, ConversationIndex, ConversationQuery, Elsewhere, Leases, Log, VectorSearch, Work,
-    WorkDone,
+    Assets, ChangeFeed, CheckedLog, ConversationIndex, ConversationQuery, Leases, Log, VectorSearch,
+    WorkDone, WorkState,
 };
 use std::sync::Arc;
 
@@ -86,13 +86,13 @@ fn work_is_done_by_one_process_and_taken_over() {
     assert_eq!(one.take_work(&key).unwrap(), Some(0));
     assert_eq!(other.take_work(&key).unwrap(), None);
     let left = || other.work_left(&[(key.clone(), 5), (m.key(), 1)]).unwrap();
-    assert_eq!(left(), [Work::Taken, Work::Free]);
+    assert_eq!(left(), [WorkState::Taken, WorkState::Free]);
     let done = |through, due: Option<i64>| Some(WorkDone { through, due: due.map(Timestamp) });
     // Ending what another has changes nothing.
     other.end_work(&key, done(9, None)).unwrap();
     one.end_work(&key, done(5, Some(70))).unwrap();
-    assert_eq!(left(), [Work::Done, Work::Free]);
-    assert_eq!(other.work_left(&[(key.clone(), 6)]).unwrap(), [Work::Free]);
+    assert_eq!(left(), [WorkState::Done, WorkState::Free]);
+    assert_eq!(other.work_left(&[(key.clone(), 6)]).unwrap(), [WorkState::Free]);
     assert_eq!(other.due_work(Timestamp(69), 10).unwrap(), []);
     assert_eq!(other.due_work(Timestamp(70), 10).unwrap(), std::slice::from_ref(&key));
     assert_eq!(other.take_work(&key).unwrap(), Some(5));
@@ -414,7 +414,7 @@ fn a_dump_in_another_server_is_not_all_news() {
     assert!(store.news().unwrap().changed.is_empty());
     let new = m.key();
     create(&store, &new, vec![m.created(), m.say("new words")]);
-    let told = |news: everturn_store::News| {
+    let told = |news: everturn_store::RemoteChanges| {
         news.changed.into_iter().map(|change| (change.key, change.created)).collect::<Vec<_>>()
     };
     assert_eq!(told(other.news().unwrap()), [(new, true)]);

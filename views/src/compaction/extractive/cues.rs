@@ -2,7 +2,7 @@
 //!
 //! English and German. A text in another language has no cues and is ranked without them.
 
-use crate::identifier::{self, Kind};
+use crate::identifier::{self, IdentifierKind};
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::sync::LazyLock;
 
@@ -187,7 +187,7 @@ fn named(text: &str) -> Vec<bool> {
     let mut named = vec![false; text.len()];
     identifier::scan(text, |name| {
         let start = name.text.as_ptr() as usize - text.as_ptr() as usize;
-        if name.kind != Kind::Quantity {
+        if name.kind != IdentifierKind::Quantity {
             named[start..start + name.text.len()].fill(true);
         }
     });

@@ -9,7 +9,7 @@ use super::pending::completes;
 use super::spoken::{Material, Source, masked, strings};
 use super::tools::ToolCall;
 use crate::compaction::limits::IDENTIFIER_BYTES_MAX;
-use crate::identifier::{self, Kind, has_file_ending};
+use crate::identifier::{self, IdentifierKind, has_file_ending};
 use aho_corasick::AhoCorasick;
 use everturn_core::turn::Role;
 use serde_json::Value;
@@ -164,7 +164,7 @@ impl Files {
     fn mentioned(&self, text: &str) -> impl Iterator<Item = String> {
         let mut names = Vec::new();
         identifier::scan(text, |name| {
-            if matches!(name.kind, Kind::Path | Kind::FileName) {
+            if matches!(name.kind, IdentifierKind::Path | IdentifierKind::FileName) {
                 names.push(self.spelt(name.text));
             }
         });
@@ -317,7 +317,9 @@ fn spoken<'m>(material: &'m Material<'_>) -> Vec<(&'m str, u32)> {
         };
         identifier::scan(text, |name| {
             let start = name.text.as_ptr() as usize - text.as_ptr() as usize;
-            if matches!(name.kind, Kind::Path | Kind::FileName) && !goes_on_from(&text[..start]) {
+            if matches!(name.kind, IdentifierKind::Path | IdentifierKind::FileName)
+                && !goes_on_from(&text[..start])
+            {
                 said.push((name.text, score));
             }
         });

@@ -3,7 +3,7 @@
 use super::files::Files;
 use super::spoken::Source;
 use crate::compaction::limits::IDENTIFIER_BYTES_MAX;
-use crate::identifier::{self, Kind, has_file_ending};
+use crate::identifier::{self, IdentifierKind, has_file_ending};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
@@ -84,11 +84,11 @@ pub(super) fn scan<'t>(text: &'t str, mut found: impl FnMut(Sort, &'t str)) {
     figures(text, |figure| take(Sort::Figure, figure));
 }
 
-fn sort_of(kind: Option<Kind>, word: &str) -> Option<Sort> {
+fn sort_of(kind: Option<IdentifierKind>, word: &str) -> Option<Sort> {
     let digits = word.bytes().any(|byte| byte.is_ascii_digit());
     Some(match kind {
-        Some(Kind::FileName) => Sort::File,
-        Some(Kind::Path) => {
+        Some(IdentifierKind::FileName) => Sort::File,
+        Some(IdentifierKind::Path) => {
             let last = word.rsplit(['/', '\\']).next().unwrap_or_default();
             let plain = word.chars().all(|c| c.is_alphabetic() || c == '/') && !word.starts_with('/');
             match () {
@@ -99,7 +99,7 @@ fn sort_of(kind: Option<Kind>, word: &str) -> Option<Sort> {
             }
         }
         // Of symbols, those with a number in them are ids: `req_8f3a`, `conv_01J…`.
-        Some(Kind::Symbol) => {
+        Some(IdentifierKind::Symbol) => {
             match () {
                 () if digits => Sort::Name,
                 // `kWh` is a unit.
@@ -108,10 +108,12 @@ fn sort_of(kind: Option<Kind>, word: &str) -> Option<Sort> {
             }
         }
         // A hash that ends in a unit: `1000001b`.
-        Some(Kind::Quantity) if word.len() > 6 && word.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+        Some(IdentifierKind::Quantity)
+            if word.len() > 6 && word.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
+        {
             Sort::Name
         }
-        Some(Kind::Quantity) => Sort::Figure,
+        Some(IdentifierKind::Quantity) => Sort::Figure,
         Some(_) => Sort::Name,
         None if is_code(word, digits) || is_host(word) => Sort::Name,
         None => return None,

@@ -11,7 +11,7 @@ use super::spoken::{Material, ReadSentence, Spoken, masked};
 use super::terms::Terms;
 use super::tools::ToolCall;
 use crate::compaction::limits::ENTRY_CHARS_MAX;
-use crate::identifier::{self, Kind};
+use crate::identifier::{self, IdentifierKind};
 use everturn_core::turn::Role;
 use serde_json::Value;
 
@@ -219,7 +219,7 @@ fn overtaken(material: &Material<'_>) -> Vec<usize> {
 fn is_forgotten(material: &Material<'_>, said: &ReadSentence) -> bool {
     let mut names: Vec<&str> = Vec::new();
     identifier::scan(&said.text, |name| {
-        if matches!(name.kind, Kind::Path | Kind::FileName) {
+        if matches!(name.kind, IdentifierKind::Path | IdentifierKind::FileName) {
             names.push(name.text.rsplit('/').next().unwrap_or(name.text));
         }
     });

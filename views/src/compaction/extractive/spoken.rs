@@ -7,7 +7,7 @@ use super::{pasted, prose};
 use crate::compaction::plan::Candidate;
 use crate::speech;
 use everturn_core::event::Visibility;
-use everturn_core::message::{self, Part};
+use everturn_core::message::{self, MessagePart};
 use everturn_core::redaction;
 use everturn_core::turn::Role;
 use serde_json::Value;
@@ -274,7 +274,7 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
             continue;
         }
         match part {
-            Part::Text(text) => match role {
+            MessagePart::Text(text) => match role {
                 Role::User => match texts.words(text) {
                     Ok(Cow::Borrowed(words)) => push(Source::User, words, &mut out),
                     Ok(Cow::Owned(words)) => push_owned(Source::User, &words, &mut out),
@@ -284,7 +284,7 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
                 Role::Assistant => push(Source::Assistant, text, &mut out),
                 Role::Tool => output(text, &mut |text| push_owned(Source::Output, text, &mut out)),
             },
-            Part::Call { name, arguments, .. } => {
+            MessagePart::Call { name, arguments, .. } => {
                 push(Source::Tool, name, &mut out);
                 if let Some(arguments) = arguments {
                     outputs(&message::arguments(arguments), &mut |text| {
@@ -292,10 +292,10 @@ pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Sourc
                     });
                 }
             }
-            Part::Result { content: Some(content), .. } => {
+            MessagePart::Result { content: Some(content), .. } => {
                 outputs(content, &mut |text| push_owned(Source::Output, text, &mut out));
             }
-            Part::Media { label, asset_id, .. } => {
+            MessagePart::Media { label, asset_id, .. } => {
                 for name in [label, asset_id].into_iter().flatten() {
                     push(Source::Call, name, &mut out);
                 }
