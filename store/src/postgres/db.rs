@@ -354,10 +354,10 @@ fn joined(answer: Result<Result<(), Broken>, JoinError>) -> Result<(), Broken> {
 impl Sent {
     /// The answer, if it is there. If not, the waker is woken once it is.
     pub fn answer(&mut self, waker: &Waker) -> Option<&Result<(), Broken>> {
-        if let Answer::Awaited(answer) = &mut self.answer {
-            if let Poll::Ready(answer) = answer.poll_unpin(&mut Context::from_waker(waker)) {
-                self.answer = Answer::Known(joined(answer));
-            }
+        if let Answer::Awaited(answer) = &mut self.answer
+            && let Poll::Ready(answer) = answer.poll_unpin(&mut Context::from_waker(waker))
+        {
+            self.answer = Answer::Known(joined(answer));
         }
         match &self.answer {
             Answer::Awaited(_) => None,
