@@ -71,8 +71,8 @@ pub fn asking() -> Config {
 }
 
 /// The objects of one tenant, by the variables of paths.
-fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static str, String>) {
-    let tenant = store.tenant(tenant).unwrap();
+fn furnish(store: &Everturn, name: &str) -> (ConversationId, BTreeMap<&'static str, String>) {
+    let tenant = store.tenant(name).unwrap();
     let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
     let said = tenant.conversation(id).append(NewTurn::user(MARKER).by(MARKER)).wait().unwrap();
     let open = tenant.conversation(id).open(NewStream::default()).wait().unwrap();
@@ -97,7 +97,7 @@ fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static
         ("approval", MARKER.into()),
         ("call", MARKER.into()),
         ("seq", "1".into()),
-        ("key", key(store, tenant, KeyRole::Reader).0.to_string()),
+        ("key", key(store, name, KeyRole::Reader).0.to_string()),
         ("generation", "gen_01JD0000000000000000000000".into()),
     ]);
     (id, variables)
