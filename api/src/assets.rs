@@ -40,7 +40,7 @@ impl GetAsset {
     pub fn find(&self, asker: &Asker) -> Result<Asset, Error> {
         match &self.conversation {
             Some(name) => asker.conversation(name)?.assets().get(&self.asset),
-            None => asker.tenant.asset(&self.asset),
+            None => asker.tenant.assets().get(&self.asset),
         }
     }
 }

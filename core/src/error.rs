@@ -8,26 +8,26 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq)]
 pub enum Error {
     /// Nothing with that id exists, or it belongs to another tenant. Callers cannot tell the two apart.
-    NotFound(Detail),
+    NotFound(ErrorDetail),
     /// The request is wrong; repeating it will not help.
-    Invalid(Detail),
+    Invalid(ErrorDetail),
     /// The caller may not do this; another may.
-    Forbidden(Detail),
+    Forbidden(ErrorDetail),
     /// The request was based on an older state; read again, then decide.
-    Conflict(Detail),
+    Conflict(ErrorDetail),
     /// Temporarily unavailable: retry later, or elsewhere.
-    Busy(Detail),
+    Busy(ErrorDetail),
     /// A named limit was exceeded; both numbers are in the text.
-    TooLarge(Detail),
+    TooLarge(ErrorDetail),
     /// Stored bytes differ from what was written.
-    Corrupt(Detail),
+    Corrupt(ErrorDetail),
     /// A bug, or a fault of the machine.
-    Internal(Detail),
+    Internal(ErrorDetail),
 }
 
 /// Code and text of an [`Error`].
 #[derive(Clone, PartialEq, Eq)]
-pub struct Detail {
+pub struct ErrorDetail {
     /// Stable, dotted, lower case: `append.stale_seq`.
     pub code: &'static str,
     /// One sentence on what is wrong and one on what to do next.
@@ -86,7 +86,7 @@ macro_rules! constructors {
             $(
                 #[doc = concat!("An [`Error::", stringify!($variant), "`] with a code and a sentence.")]
                 pub fn $name(code: &'static str, text: impl Into<String>) -> Error {
-                    Error::$variant(Detail { code, text: text.into() })
+                    Error::$variant(ErrorDetail { code, text: text.into() })
                 }
             )*
         }
@@ -115,7 +115,7 @@ impl Error {
         &self.detail().text
     }
 
-    fn detail(&self) -> &Detail {
+    fn detail(&self) -> &ErrorDetail {
         match self {
             Error::NotFound(d)
             | Error::Invalid(d)

@@ -218,7 +218,7 @@ pub struct ReadBody {
     /// Number of statements kept.
     pub stated: u64,
     /// Number of statements dropped, by reason.
-    pub dropped: Dropped,
+    pub dropped: FactsDropped,
     /// Code of the error, if the model twice gave no usable reply. The range is not retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -228,8 +228,7 @@ pub struct ReadBody {
 // Stored in the log, so its names are frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "FactsDropped")]
-pub struct Dropped {
+pub struct FactsDropped {
     /// Not of the requested form, or too long.
     pub malformed: u64,
     /// Its turn was not among those shown, or has been superseded.
@@ -242,14 +241,14 @@ pub struct Dropped {
     pub known: u64,
 }
 
-impl Dropped {
+impl FactsDropped {
     /// The total over all reasons.
     pub fn total(&self) -> u64 {
         self.malformed + self.no_such_turn + self.ungrounded + self.redacted + self.known
     }
 
     /// Adds the counts of another.
-    pub fn add(&mut self, other: Dropped) {
+    pub fn add(&mut self, other: FactsDropped) {
         self.malformed += other.malformed;
         self.no_such_turn += other.no_such_turn;
         self.ungrounded += other.ungrounded;

@@ -389,6 +389,7 @@ impl Turn {
     }
 
     /// Combines a row with the event that carries its content (for most turns, the event that began it).
+    #[doc(hidden)]
     pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
         let body: TurnBody = content.read().unwrap_or_default();
         // Earlier versions stored the end of a streamed turn as it came, also without a role.

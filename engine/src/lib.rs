@@ -59,7 +59,7 @@
 //!
 //! - [`Everturn`] is an open store: opening and its [`Options`], checking, repairing, [backups](backup), access [`Keys`].
 //! - [`Tenant`] is everything that one tenant owns: creating, listing and finding conversations, [recall](Tenant::recall) over all of them,
-//!   [import](Tenant::import), [`changes`](Tenant::changes) of all conversations. No call reaches another tenant's data.
+//!   [import](Tenant::import), [`changes`](Tenant::changes) of all conversations, their [`assets`](Tenant::assets). No call reaches another tenant's data.
 //! - [`ConversationHandle`] is one conversation: [`append`](ConversationHandle::append), [`history`](ConversationHandle::history),
 //!   [`subscribe`](ConversationHandle::subscribe), [`fork`](ConversationHandle::fork), [`supersede`](ConversationHandle::supersede),
 //!   [`edit_and_branch`](ConversationHandle::edit_and_branch),
@@ -122,7 +122,7 @@ mod transfer;
 mod world;
 mod writer;
 
-pub use assets::ConversationAssets;
+pub use assets::{ConversationAssets, TenantAssets};
 pub use background::Swept;
 pub use caller::Caller;
 pub use compaction::{CompactOptions, Compacted, ConversationCompaction, Summary};
@@ -138,23 +138,26 @@ pub use erasing::{ErasedActor, Records};
 pub use everturn::{Everturn, Options, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::approval::{Approval, ApprovalBody};
-pub use everturn_core::asset::Asset;
-pub use everturn_core::budget::Usage;
+pub use everturn_core::asset::{Asset, Storage};
+pub use everturn_core::budget::{BudgetPolicy, BudgetRecovery, Usage};
 pub use everturn_core::chain::{ChainReport, Hash, Head};
 pub use everturn_core::conversation::{
     BudgetRef, CheckpointRef, Conversation, EventsLeft, Lifecycle, Parent, PromptRef, Retention, Settings,
     SystemPrompt, Tombstone,
 };
-pub use everturn_core::error::code;
+pub use everturn_core::error::{ErrorDetail, code};
 pub use everturn_core::event::{Body, Event, Visibility};
-pub use everturn_core::fact::{Fact, FactSource, FactStatus, Retraction};
+pub use everturn_core::fact::{Fact, FactSource, FactStatus, FactsDropped, Retraction};
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};
 pub use everturn_core::json::Raw;
+pub use everturn_core::policy::{CompactionPolicy, CompactionStrategy, FactsPolicy, OnOverflow};
+pub use everturn_core::redaction::RedactionMode;
 pub use everturn_core::time::Timestamp;
-pub use everturn_core::turn::{Partial, Role, Status, Successor, Tokens, Turn};
+pub use everturn_core::turn::{Partial, Role, Spoken, Status, Successor, Tokens, Turn};
 pub use everturn_core::viewer::Viewer;
 pub use everturn_core::{Error, limits};
 pub use everturn_formats::provider::Provider;
+pub use everturn_formats::session::{NewSession, SessionFields, SessionSummary};
 pub use everturn_store::{Behind, TenantUsage};
 pub use everturn_views::compaction::{Checkpoint, Covers};
 pub use everturn_views::context::{
@@ -167,6 +170,7 @@ pub use everturn_views::projection::{
 };
 pub use everturn_views::recall::{RecallKind, RecallMode, Snippet};
 pub use everturn_views::state::{PendingApproval, PendingTool, PinnedValue, Scratchpad, State, ToolBody};
+pub use everturn_views::tokens::TokenizerFamily;
 pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{
     GenerateOptions, Generated, Generating, GenerationProgress, GenerationState, GenerationStatus,

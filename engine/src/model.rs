@@ -5,7 +5,7 @@
 //! this machine, and with the feature `bert` `FolderEmbedder` too.
 //!
 //! ```no_run
-//! use everturn_core::json::Raw;
+//! use everturn::Raw;
 //! use everturn::model::{Endpoint, HttpModel, LanguageModel, Protocol, ModelRequest};
 //!
 //! let model = HttpModel::new(Endpoint::new(Protocol::OpenaiChat, "http://localhost:8080/v1", "smollm2"))?;

@@ -243,7 +243,7 @@ impl Tenant {
         // An asset imported as a descriptor only has its bytes elsewhere.
         let ours = everturn_store::assets::path(self.name(), asset.sha256?);
         asset.storage.as_ref().filter(|storage| storage.path.as_ref() == Some(&ours))?;
-        let error = self.asset_bytes(asset).err()?;
+        let error = self.assets().bytes(asset).err()?;
         let problem = format!("{}: {error}", asset.id);
         Some(Finding::about(self.key(conversation), problem, "restore the asset folder from a backup"))
     }

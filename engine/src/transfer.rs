@@ -40,7 +40,7 @@ use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::reading;
 use everturn_views::state::{Fold, PINS_MAX, PinBody, SCRATCHPADS_MAX, ToolBody};
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use restore::Restore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -765,7 +765,7 @@ impl ConversationHandle {
         mode: RedactionMode,
     ) -> Result<Draft, Error> {
         let input_hash = Hash::of(checkpoint.handoff_md.as_bytes());
-        let tokens_after = Family::default().count(&compaction::render(&checkpoint));
+        let tokens_after = TokenizerFamily::default().count(&compaction::render(&checkpoint));
         let id = self.shared().journal.source.ulid()?;
         let through = through.unwrap_or(TurnId(id));
         let body = CompactionBody {

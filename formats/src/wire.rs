@@ -46,6 +46,7 @@ impl Protocol {
     }
 
     /// Assembler for an answer of this kind.
+    #[doc(hidden)]
     pub fn assembly(self) -> Box<dyn Assemble> {
         match self {
             Protocol::OpenaiChat => Box::<chat::Chat>::default(),

@@ -13,7 +13,7 @@ pub use participants::{Names, Seen, seen_by};
 pub use unpaired::{Unshown, drop_unanswered, drop_unpaired};
 
 use crate::projection::{self, Clearing, Message, ProjectionPolicy, Trigger, ViewOptions};
-use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
+use crate::tokens::{PART_TOKENS, PROMPT_TOKENS, TokenizerFamily};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::clip;
@@ -270,7 +270,7 @@ pub struct ContextSelection {
     /// Sections to include.
     pub sections: Sections,
     /// Tokenizer.
-    pub family: Family,
+    pub family: TokenizerFamily,
     /// Tokens of the tool definitions sent along.
     pub tools_tokens: u64,
     /// Whether older turns are included where a group of turns does not fit. Earlier versions stopped there.
@@ -470,7 +470,7 @@ pub fn room_for_state(request: &ContextSelection, material: &Material, tail: u64
 }
 
 /// Tokens of the state as a section.
-pub fn state_tokens(family: Family, state: &ContextText) -> u64 {
+pub fn state_tokens(family: TokenizerFamily, state: &ContextText) -> u64 {
     Chosen::all(family, Section::State, vec![state]).cost
 }
 
@@ -499,7 +499,7 @@ struct Chosen<'a> {
 }
 
 impl<'a> Chosen<'a> {
-    fn all(family: Family, section: Section, pieces: Vec<&'a ContextText>) -> Chosen<'a> {
+    fn all(family: TokenizerFamily, section: Section, pieces: Vec<&'a ContextText>) -> Chosen<'a> {
         let mut chosen = Chosen { section, pieces, text: String::new(), cost: 0 };
         chosen.write(family);
         chosen
@@ -507,7 +507,7 @@ impl<'a> Chosen<'a> {
 
     /// Includes as many pieces as fit, in order; a smaller one may fit where a larger one did not.
     fn within(
-        family: Family,
+        family: TokenizerFamily,
         section: Section,
         pieces: &'a [ContextText],
         share: u64,
@@ -535,7 +535,7 @@ impl<'a> Chosen<'a> {
         chosen
     }
 
-    fn write(&mut self, family: Family) {
+    fn write(&mut self, family: TokenizerFamily) {
         let texts: Vec<&str> = self.pieces.iter().map(|piece| piece.text.as_str()).collect();
         (self.text, self.cost) = (String::new(), 0);
         if !texts.is_empty() {
@@ -545,7 +545,7 @@ impl<'a> Chosen<'a> {
     }
 
     /// Drops one piece; `false` if there is none left.
-    fn drop_last(&mut self, family: Family, left_out: &mut Vec<LeftOut>) -> bool {
+    fn drop_last(&mut self, family: TokenizerFamily, left_out: &mut Vec<LeftOut>) -> bool {
         let Some(piece) = self.pieces.pop() else { return false };
         left_out.push(LeftOut {
             section: self.section,
@@ -629,7 +629,7 @@ struct TailShown<'a> {
 }
 
 /// Messages with a line in place of the body of each tool result.
-fn without_bodies(group: &[ContextMessage], family: Family) -> Result<Vec<ContextMessage>, Error> {
+fn without_bodies(group: &[ContextMessage], family: TokenizerFamily) -> Result<Vec<ContextMessage>, Error> {
     let messages: Vec<Message> =
         group.iter().map(|said| Message::read(said.raw.clone())).collect::<Result<_, _>>()?;
     let clearing = Clearing { trigger: Trigger::ToolUses(0), keep: 0, ..Clearing::default() };

@@ -701,6 +701,7 @@ pub struct Scratchpad {
 
 impl PendingApproval {
     /// Reads it from the event that requested it.
+    #[doc(hidden)]
     pub fn read(waiting: &Waiting, event: Option<&Event>) -> PendingApproval {
         let body = event.and_then(Event::read::<ApprovalBody>).unwrap_or_default();
         PendingApproval {
@@ -718,6 +719,7 @@ impl PendingApproval {
 
 impl PendingTool {
     /// Reads it from the turn that called it.
+    #[doc(hidden)]
     pub fn called(tool: &Tool, message: Option<&Value>) -> PendingTool {
         let arguments = message.and_then(|message| {
             let calls = pairing::pair([message]).calls;
@@ -728,6 +730,7 @@ impl PendingTool {
     }
 
     /// Reads it from the event that announced it.
+    #[doc(hidden)]
     pub fn announced(tool: &Tool, event: Option<&Event>) -> PendingTool {
         PendingTool::new(tool, event.and_then(Event::read::<ToolBody>).and_then(|body| body.summary))
     }
@@ -749,11 +752,13 @@ impl State {
     }
 
     /// The same with the checkpoint in another form.
+    #[doc(hidden)]
     pub fn render_as(&self, form: CheckpointForm) -> String {
         self.render_within(usize::MAX, usize::MAX, form)
     }
 
     /// The state as text for a prompt, which is the same with few short approvals. Frozen: receipts are replayed with it.
+    #[doc(hidden)]
     pub fn render_for_prompt(&self, form: CheckpointForm) -> String {
         self.render_within(APPROVALS_SHOWN_MAX, QUESTION_SHOWN_BYTES_MAX, form)
     }

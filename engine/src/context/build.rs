@@ -30,7 +30,7 @@ use everturn_views::context::{
 };
 use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State, Tool};
-use everturn_views::tokens::{Family, PART_TOKENS};
+use everturn_views::tokens::{PART_TOKENS, TokenizerFamily};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -636,7 +636,7 @@ impl ConversationHandle {
     /// A message of a projection.
     fn shown(
         &self,
-        family: Family,
+        family: TokenizerFamily,
         shown: &Shown<'_>,
         turn: impl Fn(usize) -> (TurnId, u64),
     ) -> ContextMessage {
@@ -963,7 +963,7 @@ impl ConversationHandle {
     }
 
     /// Tokens of a turn's message. Counts are cached for whole messages only.
-    fn count(&self, family: Family, turn: &Turn, message: &Value) -> u64 {
+    fn count(&self, family: TokenizerFamily, turn: &Turn, message: &Value) -> u64 {
         if turn.hidden { family.message(message) } else { self.shared().count(family, turn.id, message) }
     }
 }

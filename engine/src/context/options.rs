@@ -10,7 +10,7 @@ use everturn_core::viewer::without_private;
 use everturn_formats::provider::Provider;
 use everturn_views::context::Sections;
 use everturn_views::projection;
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -97,11 +97,11 @@ impl ContextOptions {
     }
 
     /// Tokenizer family: the model's, else the provider's.
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> TokenizerFamily {
         match (&self.model, self.provider) {
-            (Some(model), _) => Family::of_model(model),
-            (None, Provider::Anthropic | Provider::Gemini) => Family::Estimate,
-            (None, _) => Family::O200k,
+            (Some(model), _) => TokenizerFamily::of_model(model),
+            (None, Provider::Anthropic | Provider::Gemini) => TokenizerFamily::Estimate,
+            (None, _) => TokenizerFamily::O200k,
         }
     }
 

@@ -14,7 +14,7 @@ use everturn_core::viewer::Viewer;
 use everturn_core::write::Action;
 use everturn_views::context::{self, BlockSource, ContextBlock, Section, Sections};
 use everturn_views::state::Fold;
-use everturn_views::tokens::{Family, PART_TOKENS};
+use everturn_views::tokens::{PART_TOKENS, TokenizerFamily};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -104,8 +104,8 @@ fn is_one(budgets: &u64) -> bool {
 
 impl Receipt {
     /// The tokenizer that its tokens are counted with.
-    pub(crate) fn family(&self) -> Family {
-        [Family::O200k, Family::Cl100k, Family::Estimate]
+    pub(crate) fn family(&self) -> TokenizerFamily {
+        [TokenizerFamily::O200k, TokenizerFamily::Cl100k, TokenizerFamily::Estimate]
             .into_iter()
             .find(|family| family.as_str() == self.tokenizer)
             .unwrap_or_default()
@@ -263,7 +263,7 @@ impl ConversationHandle {
     /// Tokens of a prompt beside the conversation: the system prompt, and the instructions and tools of the last recorded
     /// call.
     pub(crate) fn fixed_tokens(&self, receipt: Option<&Receipt>) -> Result<u64, Error> {
-        let family = Family::default();
+        let family = TokenizerFamily::default();
         let prompt = self.state().system_prompt(None)?;
         let prompt = prompt.map_or(0, |prompt| family.count(&prompt.content) + PART_TOKENS);
         let Some(receipt) = receipt else { return Ok(prompt) };
@@ -284,7 +284,7 @@ impl ConversationHandle {
         };
         let raw = self.shared().journal.index.asset(self.key(), &given_id(sha256))?.ok_or_else(absent)?;
         let asset: Asset = raw.read().ok_or_else(absent)?;
-        String::from_utf8(self.tenant.asset_bytes(&asset)?).map_err(|_| absent())
+        String::from_utf8(self.tenant.assets().bytes(&asset)?).map_err(|_| absent())
     }
 }
 

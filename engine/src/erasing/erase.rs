@@ -595,7 +595,7 @@ impl ConversationHandle {
         for event in self.shared().journal.index.stored_assets(self.key())? {
             let Some(asset) = event.read::<Asset>().filter(|asset| is_given(&asset.id)) else { continue };
             // Bytes that are missing repeat nothing.
-            let Ok(bytes) = self.tenant.asset_bytes(&asset) else { continue };
+            let Ok(bytes) = self.tenant.assets().bytes(&asset) else { continue };
             let text = String::from_utf8_lossy(&bytes).into_owned();
             texts.push((place_of(&event), serde_json::from_str(&text).unwrap_or(Value::String(text))));
         }

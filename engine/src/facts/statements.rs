@@ -376,5 +376,5 @@ pub struct Extraction {
     /// New facts, and known ones with a new source.
     pub facts: Vec<Fact>,
     /// Facts that were found but not kept, counted by reason.
-    pub dropped: fact::Dropped,
+    pub dropped: fact::FactsDropped,
 }

@@ -28,7 +28,7 @@ use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::speech;
 use everturn_views::state::Tool;
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use markers::Writing;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -196,7 +196,7 @@ impl ConversationHandle {
 impl ConversationHandle {
     /// Tokens of a checkpoint and of the turns from a `seq` on, where the file does not say.
     fn tokens_since(&self, checkpoint: Option<CheckpointRef>, from_seq: u64) -> Result<u64, Error> {
-        let family = Family::default();
+        let family = TokenizerFamily::default();
         let summary =
             self.checkpoint(checkpoint)?.map(|checkpoint| family.count(&compaction::render(&checkpoint)));
         let mut tokens = summary.unwrap_or_default();
@@ -697,7 +697,7 @@ impl Import<'_> {
         let tokens_before = tokens_before.map_or_else(|| chat.tokens_since(previous, from_seq), Ok)?;
         let input_hash = Hash::of(summary.as_bytes());
         let checkpoint = Checkpoint { handoff_md: summary, ..Checkpoint::default() };
-        let tokens_after = Family::default().count(&compaction::render(&checkpoint));
+        let tokens_after = TokenizerFamily::default().count(&compaction::render(&checkpoint));
         let body = CompactionBody {
             checkpoint: Some(checkpoint),
             covers: Covers { from_seq, to_seq: last.seq, turns: turns.saturating_sub(before) },

@@ -15,7 +15,7 @@ use everturn_core::turn::Turn;
 use everturn_core::write::Idempotency;
 use everturn_formats::jsonl::{self, Item};
 use everturn_formats::session::{
-    Entry, Fields, Mapped, Mapper, New, Recorded, SessionSummary, Tally, ToolResult,
+    Entry, Mapped, Mapper, NewSession, Recorded, SessionFields, SessionSummary, Tally, ToolResult,
 };
 use everturn_store::Committed;
 use schemars::JsonSchema;
@@ -36,7 +36,7 @@ impl Tenant {
     /// Repeated with the same idempotency key, it returns the first one.
     pub fn start_session(
         &self,
-        header: impl Fn(String, Timestamp) -> New,
+        header: impl Fn(String, Timestamp) -> NewSession,
         idempotency_key: Option<String>,
     ) -> Result<ConversationHandle, Error> {
         self.check_import()?;
@@ -63,7 +63,7 @@ impl ConversationSession<'_> {
         &self,
         kind: String,
         at: Option<Timestamp>,
-        fields: Fields,
+        fields: SessionFields,
         idempotency_key: Option<String>,
     ) -> Result<Logged, Error> {
         let conversation = self.0.get()?;
@@ -113,7 +113,11 @@ impl ConversationSession<'_> {
 
     /// Ends a session: calls without a result fail, its last entry has the numbers of the session, and the conversation is
     /// closed. Repeated with the same idempotency key, it returns the same numbers.
-    pub fn end(&self, extra: &Fields, idempotency_key: Option<String>) -> Result<SessionSummary, Error> {
+    pub fn end(
+        &self,
+        extra: &SessionFields,
+        idempotency_key: Option<String>,
+    ) -> Result<SessionSummary, Error> {
         let request = Hash::of(Raw::of(extra)?.get().as_bytes());
         let once = idempotency(self.0.tenant.caller(), idempotency_key, Some(request))?;
         let is_closed = self.0.get()?.state == Lifecycle::Closed;
@@ -127,7 +131,7 @@ impl ConversationSession<'_> {
         for tool in waiting {
             let Some(id) = tool.tool_call_id else { continue };
             let failed = ToolResult::missing(tool.tool_name, id)?;
-            self.log("tool_result".into(), None, Fields::of(&failed)?, None)?;
+            self.log("tool_result".into(), None, SessionFields::of(&failed)?, None)?;
         }
         let at = self.0.shared().now();
         let mut tally = Tally::default();

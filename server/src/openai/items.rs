@@ -41,7 +41,7 @@ pub fn generation(turn: &Turn) -> Generation {
 pub fn restored(scope: &Tenant, turn: &Turn) -> String {
     let bytes = |id: &str| {
         let asset = scope.conversation(turn.conversation).assets().get(id).ok()?;
-        scope.asset_bytes(&asset).ok()
+        scope.assets().bytes(&asset).ok()
     };
     let message = turn.message.as_ref().map_or("null", Raw::get);
     asset::restore(message, bytes).unwrap_or_else(|_| message.to_string())
