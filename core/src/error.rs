@@ -42,6 +42,14 @@ pub mod code {
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     /// A body differs from its hash.
     pub const BODY_MISMATCH: &str = "chain.body_mismatch";
+    /// A conversation with that id exists.
+    pub const CONVERSATION_EXISTS: &str = "conversation.exists";
+    /// The prompt is longer than the model's context.
+    pub const CONTEXT_OVERFLOW: &str = "model.context_overflow";
+    /// A generation was stopped by request.
+    pub const GENERATION_STOPPED: &str = "generation.stopped";
+    /// The model refuses to answer.
+    pub const MODEL_REFUSED: &str = "model.refused";
     /// No turns can be covered by a checkpoint yet.
     pub const NOTHING_TO_COMPACT: &str = "compaction.nothing";
     /// The required parts of a context do not fit its budget.
@@ -68,6 +76,14 @@ pub mod code {
     pub const STORE_OLDER: &str = "store.older";
     /// The conversation is not the one for which an append was prepared.
     pub const OUTDATED: &str = "append.outdated";
+    /// The disk that holds the store is full.
+    pub const STORE_FULL: &str = "store.full";
+    /// The store's disk cannot be read or written.
+    pub const STORE_IO: &str = "store.io";
+    /// The path of the store leads to other files now.
+    pub const STORE_MOVED: &str = "store.moved";
+    /// The store does not answer in time.
+    pub const STORE_UNANSWERED: &str = "store.unanswered";
     /// Another transaction holds the conversation, which will not last.
     pub const HELD: &str = "store.held";
     /// Another process writes to the store now.
@@ -108,6 +124,11 @@ impl Error {
     /// Whether this is the error with that [`code`].
     pub fn is(&self, code: &str) -> bool {
         self.code() == code
+    }
+
+    /// Whether stored events do not match their hashes or their chain.
+    pub fn is_chain_damage(&self) -> bool {
+        self.code().starts_with("chain.")
     }
 
     /// The message for people.

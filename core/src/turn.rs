@@ -16,6 +16,24 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+/// Reasons of ended turns that programs recognise. Stored in the log, so they are frozen.
+pub mod reason {
+    use crate::Error;
+
+    /// The generation of the turn was stopped by request.
+    pub const STOPPED: &str = "stopped";
+
+    /// The generation of the turn failed with this error.
+    pub fn failed(error: &Error) -> String {
+        format!("{}: {}", error.code(), error.text())
+    }
+
+    /// The text of a [`failed`] reason with this code. Any other reason is its own text.
+    pub fn text<'r>(reason: &'r str, code: &str) -> &'r str {
+        reason.strip_prefix(code).and_then(|text| text.strip_prefix(": ")).unwrap_or(reason)
+    }
+}
+
 /// Role of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

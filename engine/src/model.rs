@@ -43,6 +43,7 @@ pub use folder::FolderEmbedder;
 pub use http::HttpModel;
 
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::json::{Raw, quote};
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -278,5 +279,5 @@ impl Summarizer for ModelSummarizer {
 }
 
 fn refused() -> Error {
-    Error::invalid("model.refused", "the model refuses to summarize this; ask another model")
+    Error::invalid(code::MODEL_REFUSED, "the model refuses to summarize this; ask another model")
 }

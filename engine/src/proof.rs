@@ -134,7 +134,7 @@ impl Tenant {
                     doctor.findings.extend(assets.iter().filter_map(|asset| self.check_asset(id, asset)));
                 }
                 // Reported already.
-                Err(error) if told.contains(&id) || error.code().starts_with("chain.") => {}
+                Err(error) if told.contains(&id) || error.is_chain_damage() => {}
                 Err(error) => doctor.findings.push(Finding::about(key, error.text(), CHANGED)),
             }
             doctor.conversations += 1;

@@ -239,7 +239,7 @@ impl ConversationCompaction<'_> {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        let reason = format!("retention {}", conversation.retention);
+        let reason = retention_reason(conversation.retention);
         for turns in due.chunks(TURNS_AT_ONCE) {
             // The summary is meant to remain.
             let mut erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
@@ -271,7 +271,7 @@ impl ConversationCompaction<'_> {
         let compactions = self.0.own_events(&conversation, kind::COMPACTION)?;
         let mut events: Vec<EventAddress> = compactions.iter().map(place_of).collect();
         events.extend(self.0.lines_of(&conversation, &compactions)?);
-        let reason = format!("retention {}", conversation.retention);
+        let reason = retention_reason(conversation.retention);
         for events in events.chunks(TURNS_AT_ONCE) {
             let erasure = Erasure { events: events.to_vec(), ..Erasure::default() };
             self.0.commit_erasure(erasure, None, &reason)?;
@@ -485,7 +485,7 @@ impl ConversationHandle {
         let conversation = self.shared().journal.index.conversation(self.key())?;
         // The summary of what retention erases is meant to remain.
         let is_retention = conversation.retention != Retention::Full
-            && body.reason == format!("retention {}", conversation.retention);
+            && body.reason == retention_reason(conversation.retention);
         let mut erasure = Erasure { summaries: !is_retention, ..Erasure::default() };
         let inherited = conversation.parent.map_or(0, |parent| parent.at_seq);
         let mut is_own = false;
@@ -675,6 +675,11 @@ impl ConversationHandle {
         let write = Write { key: self.key().clone(), action };
         Commit::new(self.shared().submit_beyond_quota(write, Vec::new()), |_| Ok(())).wait()
     }
+}
+
+/// Reason in the record of what retention erased. Frozen: it is stored in the log.
+fn retention_reason(retention: Retention) -> String {
+    format!("retention {retention}")
 }
 
 fn place_of(event: &Event) -> EventAddress {

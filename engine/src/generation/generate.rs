@@ -26,7 +26,7 @@ use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, TurnId, c
 use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
-use everturn_core::turn::{Role, Status, Tokens, Turn};
+use everturn_core::turn::{Role, Status, Tokens, Turn, reason};
 use everturn_core::viewer::{Viewer, common_audience};
 use everturn_core::write::{SupersededBody, absent, not_open};
 use everturn_formats::provider::{self, NoMedia};
@@ -49,9 +49,6 @@ const DEFAULT: &str = "default";
 
 /// Tokens reserved for the reply by default, and at most a quarter of the model's context.
 const OUTPUT_TOKENS_DEFAULT: u64 = ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
-
-/// Error code for a prompt that does not fit.
-const OVERFLOW: &str = "model.context_overflow";
 
 /// Most turns read to find the parts of a request. Where tools ran for it, their results are the newest.
 const LOOK_BACK: usize = 16;
@@ -377,7 +374,7 @@ impl Work {
             End::Halted(Halt::TurnEnded) => absent(self.conversation.key()),
             End::Halted(Halt::Stopped) => {
                 let text = format!("{} was stopped before the model was asked", self.generation);
-                Error::conflict("generation.stopped", text)
+                Error::conflict(code::GENERATION_STOPPED, text)
             }
         };
         self.note(&Err(end));
@@ -645,7 +642,8 @@ impl Work {
         let mut shown = false;
         let first = self.ask(&ready, halted, &mut shown).await;
         let receipt_seq = ready.receipt_seq;
-        let too_long = matches!(&first, Err(End::Failed(error)) if error.code() == OVERFLOW && !shown);
+        let too_long =
+            matches!(&first, Err(End::Failed(error)) if error.is(code::CONTEXT_OVERFLOW) && !shown);
         if !too_long || self.options.whole {
             return (receipt_seq, first);
         }
@@ -759,12 +757,12 @@ impl Work {
         });
         match &outcome {
             Err(End::Halted(Halt::Stopped)) => {
-                self.note_end(turn, self.conversation.open_turn(turn).stop("stopped"));
+                self.note_end(turn, self.conversation.open_turn(turn).stop(reason::STOPPED));
             }
             Err(End::Failed(error)) => {
                 let about =
                     json!({ "id": self.generation, "receipt_seq": receipt_seq, "error": error.code() });
-                let reason = format!("{}: {}", error.code(), error.text());
+                let reason = reason::failed(error);
                 let last =
                     NewTurn { metadata: self.metadata(about).unwrap_or_default(), ..NewTurn::default() };
                 let turn_open = self.conversation.open_turn(turn);
@@ -778,7 +776,7 @@ impl Work {
             End::Halted(Halt::Closed) => closed(),
             End::Halted(Halt::Stopped) => {
                 let text = format!("{} was stopped; {turn} keeps its text so far", self.generation);
-                Error::conflict("generation.stopped", text)
+                Error::conflict(code::GENERATION_STOPPED, text)
             }
             End::Halted(Halt::TurnEnded) => match self.conversation.turn(turn) {
                 Ok(ended) => not_open(turn, ended.status),

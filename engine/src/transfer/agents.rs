@@ -15,6 +15,7 @@ use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{CheckpointRef, Conversation, Lifecycle, Settings, SystemPrompt};
+use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
@@ -94,7 +95,7 @@ impl Tenant {
         let flushed = import.flush_all();
         read.and(flushed).map_err(|error| match error.code() {
             // Another process does so.
-            "conversation.exists" => at_once(),
+            code::CONVERSATION_EXISTS => at_once(),
             _ => error,
         })?;
         let told = reader.problems();

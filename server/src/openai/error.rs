@@ -128,7 +128,7 @@ struct ProblemText {
 fn status(status: StatusCode, code: &str) -> StatusCode {
     match code {
         "model.unknown" | "model.none" => StatusCode::NOT_FOUND,
-        "model.context_overflow"
+        code::CONTEXT_OVERFLOW
         | code::BUDGET_TOO_SMALL
         | "context.truncated"
         | "generate.max_output_tokens" => StatusCode::BAD_REQUEST,
@@ -145,7 +145,7 @@ fn status(status: StatusCode, code: &str) -> StatusCode {
 pub fn openai_code(code: &str) -> &str {
     match code {
         "model.unknown" | "model.none" => "model_not_found",
-        "model.context_overflow"
+        code::CONTEXT_OVERFLOW
         | code::BUDGET_TOO_SMALL
         | "context.truncated"
         | "generate.max_output_tokens" => "context_length_exceeded",
