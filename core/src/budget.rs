@@ -1,4 +1,4 @@
-//! Hard limits per conversation: how much its messages view may retain, and what happens when it is full.
+//! Budgets: hard limits on the messages view of a conversation, and the policy when it is full.
 //!
 //! Compaction normally keeps a view small. These limits apply when it does not: when it is switched off, or
 //! blocked by a tool call that is never answered.
@@ -146,7 +146,7 @@ impl BudgetPolicy {
         Error::too_large("budget.exceeded", text)
     }
 
-    /// The error for an append that is over a limit by itself, whatever room is made.
+    /// The error for an append that exceeds a limit by itself, so that no trimming helps.
     pub fn refuse_alone(&self, incoming: &Usage) -> Error {
         let (name, limit, used) = self.first_over(incoming);
         let text = format!(

@@ -335,7 +335,7 @@ pub struct Conversation {
     /// Title for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Beginning of what a person said first, where there is no title; of a fork, it says so. Only where conversations are
+    /// Beginning of the first user turn, if there is no title; marked as such for a fork. Only set when conversations are
     /// read or listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,

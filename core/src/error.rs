@@ -34,7 +34,7 @@ pub struct ErrorDetail {
     pub text: String,
 }
 
-/// Codes that other code decides on: whoever makes the error and whoever looks for it use the same constant.
+/// Codes that programs compare. The code that makes an error and the code that looks for it use the same constant.
 pub mod code {
     /// The conversation has grown since the caller looked.
     pub const STALE_SEQ: &str = "append.stale_seq";

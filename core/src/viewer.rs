@@ -16,25 +16,25 @@ use std::sync::Arc;
 /// A reader of conversations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Viewer {
-    /// The owner of the store, who sees everything.
+    /// The owner of the store; sees everything.
     #[default]
     Owner,
-    /// These actors. Without any, only what everyone may see.
+    /// These actors. An empty list sees only public content.
     Actors(Arc<[String]>),
 }
 
 impl Viewer {
-    /// Sees only what everyone may see.
+    /// A viewer of public content only.
     pub fn everyone() -> Viewer {
         Viewer::Actors(Arc::from([]))
     }
 
-    /// Sees what any of these actors may see.
+    /// A viewer of everything that any of these actors may see.
     pub fn actors(names: impl IntoIterator<Item = String>) -> Viewer {
         Viewer::Actors(names.into_iter().collect())
     }
 
-    /// Whether it sees what only this actor may see.
+    /// Whether it sees content that is private to this actor.
     pub fn is(&self, actor: Option<&str>) -> bool {
         match self {
             Viewer::Owner => true,

@@ -16,12 +16,12 @@ use std::ops::Range;
 pub struct ConversationAssets<'a>(pub(crate) &'a ConversationHandle);
 
 impl ConversationAssets<'_> {
-    /// Adds an asset to a conversation, to be shown by a turn's `asset_id`. Everyone may see it.
+    /// Adds a public asset. A turn shows it by its `asset_id`.
     pub fn add(&self, name: Option<String>, mime_type: &str, bytes: Vec<u8>) -> Result<Asset, Error> {
         self.add_for(None, name, mime_type, bytes)
     }
 
-    /// As [`add`](ConversationAssets::add), for the actors of the caller only, whatever turns refer to it.
+    /// Adds an asset that only the caller's actors may see, even if public turns refer to it.
     pub fn add_private(&self, name: Option<String>, mime_type: &str, bytes: Vec<u8>) -> Result<Asset, Error> {
         let actors = self.0.tenant.caller().actors();
         if actors.is_empty() {

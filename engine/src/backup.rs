@@ -56,8 +56,8 @@ pub struct BackedUp {
 pub type BackupProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 impl Everturn {
-    /// Writes everything of every tenant as one stream: in full, or only what is new since the archives that
-    /// `previous` has read. Runs beside a writing process without blocking it.
+    /// Writes all tenants into one stream: a full archive, or an increment to the archives in `previous`. Does not block
+    /// a writing process.
     pub fn backup(
         &self,
         out: impl Write,

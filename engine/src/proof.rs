@@ -1,4 +1,4 @@
-//! Verification: that a log is what was written, and that a store is healthy.
+//! Verification of logs, and health checks of a store.
 
 use crate::conversation::ConversationHandle;
 use crate::erasing::erasures::{Erasures, Gone, Recorded};

@@ -258,7 +258,7 @@ pub fn render<M: MessageSource>(provider: Provider, input: &Input<'_, M>) -> Res
     renderer.stretch(input.messages, true)
 }
 
-/// How messages were once rendered, the oldest first: for prompts that are shown again.
+/// Version of the rendering, oldest first. Replaying a receipt uses the version that it was made with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Form {
     /// As in [`Form::PassingFields`], and failed results of our own shape went to OpenAI chat with their `is_error`.

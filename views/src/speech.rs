@@ -277,8 +277,8 @@ impl<'t> Stretches<'t> {
     }
 }
 
-/// What a person typed in an element that a text begins with, and where the element ends: the request behind a command, and
-/// what an agent was told to remember.
+/// The part of a leading element that a person typed (the arguments of a command, a note to remember), and the end of the
+/// element.
 fn typed(text: &str) -> Option<(std::ops::Range<usize>, usize)> {
     let name = ["command-args", "user-memory-input"]
         .into_iter()

@@ -13,7 +13,7 @@ pub struct FactsPolicy {
     /// Whether e-mail addresses, phone and card numbers are removed before anything is stored. Secrets always
     /// are.
     pub redact: bool,
-    /// Instructions to a model on what else to remove, in a separate step.
+    /// Instructions for a separate step in which a model redacts further content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redact_prompt: Option<String>,
     /// Model that reads the turns.

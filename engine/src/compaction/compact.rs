@@ -50,7 +50,7 @@ const ATTEMPTS: usize = 2;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
-    /// Write nothing; only return what would be written.
+    /// Dry run: return the checkpoint without writing it.
     pub dry_run: bool,
     /// Number of turns at the end to leave as they are, instead of the policy's.
     pub keep_last: Option<usize>,

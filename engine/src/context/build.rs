@@ -988,7 +988,7 @@ fn take_input(tail: &mut Vec<ContextMessage>, from: u64) -> Vec<ContextMessage> 
     tail.split_off(first)
 }
 
-/// How much of the tail is read.
+/// Limits on reading the tail.
 #[derive(Clone, Copy)]
 struct Room {
     /// Tokens of all turns that may fit.

@@ -81,8 +81,8 @@ impl TenantGenerations<'_> {
         self.shown(status)?.ok_or_else(|| absent_generation(id))
     }
 
-    /// What the caller may know of a generation: not of the approvals that it may not see, and nothing of one that writes a
-    /// private turn, if the caller is bound to others.
+    /// A generation as the caller may see it: without approvals that are hidden from it. `None` if the reply is a private turn of
+    /// actors that the caller is not bound to.
     fn shown(&self, mut status: GenerationStatus) -> Result<Option<GenerationStatus>, Error> {
         let chat = self.0.conversation(status.conversation);
         if let GenerationState::Waiting { waits_for } = &mut status.state {
@@ -427,8 +427,8 @@ impl Work {
         Ok((input, Ready { replaces, audience, ..ready }))
     }
 
-    /// The actors that the reply is for; `None` if everyone. A model may repeat what it reads: a reply to private turns, or
-    /// one whose prompt has private content that its own actor does not see, is for those who see all of that.
+    /// Audience of the reply; `None` if it is public. A model may repeat its prompt, so a reply to private turns, or to a
+    /// prompt with private content of other actors, is visible only to actors that may see all of that content.
     fn audience(
         &self,
         context: &Context,
@@ -529,7 +529,7 @@ impl Work {
         if rendered.is_empty() { Err(provider::nothing_to_reply_to()) } else { Ok(()) }
     }
 
-    /// The turns that the reply replaces, in reading order: the items of the answer to generate anew, and what was cut off.
+    /// Turns that the reply supersedes, in reading order: the answer to regenerate, and interrupted attempts.
     fn replaced(&self) -> Result<Vec<Turn>, Error> {
         let cut_off = self.cut_off()?;
         let mut replaced = match self.options.regenerate {
@@ -590,8 +590,8 @@ impl Work {
         Ok(items)
     }
 
-    /// What an earlier attempt at the same request left behind when its process ended in the middle: the reply takes the place
-    /// of it. Several if that happened more than once.
+    /// Interrupted turns of earlier attempts at the same request, whose process died before the reply was complete. The new
+    /// reply replaces them.
     fn cut_off(&self) -> Result<Vec<Turn>, Error> {
         let Some(request) = self.request() else { return Ok(Vec::new()) };
         let (index, key) = (&self.conversation.shared().journal.index, self.conversation.key());
@@ -611,13 +611,13 @@ impl Work {
         Ok(turns)
     }
 
-    /// What identifies the request when it is repeated.
+    /// Identity of the request, by its idempotency key.
     fn request(&self) -> Option<Hash> {
         let key = self.options.append.idempotency_key.as_ref()?;
         Some(Hash::of(self.asking.tenant.caller().own_key(key).as_bytes()))
     }
 
-    /// What the turn of the reply says of its generation until it ends.
+    /// The `generation` metadata of the reply's turn while it is open.
     fn begun(&self, receipt_seq: u64) -> serde_json::Value {
         let mut begun = json!({ "id": self.generation, "receipt_seq": receipt_seq });
         if let Some(request) = self.request() {

@@ -40,7 +40,7 @@ struct Turn {
     said: Said,
 }
 
-/// How a turn was said.
+/// Circumstances of a turn.
 #[derive(Clone, Copy, Default)]
 pub struct Said {
     /// Whether it is a tool result. Several results follow one message side by side, and none of them supersedes the

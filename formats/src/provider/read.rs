@@ -106,7 +106,7 @@ pub struct Reader<'a, 'm> {
     pub calls: Places,
     pub answers: Places,
     pub media: &'m dyn Media,
-    /// How the messages are rendered.
+    /// Version of the rendering.
     pub form: Form,
 }
 

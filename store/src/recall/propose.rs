@@ -172,8 +172,7 @@ pub fn proposed<'q, W: Words>(
     Ok(found)
 }
 
-/// What an entry outside the counts must match: one of the terms, or every phrase. `None` if there is nothing to
-/// look for.
+/// Condition on entries that are not counted yet: one of the terms, or every phrase. `None` if the query has neither.
 pub fn uncounted(query: &TextQuery) -> Option<Matching<'_>> {
     if !query.all.is_empty() {
         return Some(Matching::All(query.all.iter().map(Matching::Term).collect()));

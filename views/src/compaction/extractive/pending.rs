@@ -35,7 +35,7 @@ struct Item {
     statement: Option<usize>,
 }
 
-/// How far the conversation has got after a turn.
+/// Progress of the conversation after a turn.
 struct Standing {
     /// The model has reported something since.
     reported: bool,
