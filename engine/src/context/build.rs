@@ -111,7 +111,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Refuses a context that has nothing to reply to, or ends with a call: no provider takes that.
+    /// Refuses a context without anything to reply to, or with a tool call at its end: no provider accepts that.
     pub fn check_asks(&self) -> Result<(), Error> {
         let said = |block: &ContextBlock| matches!(block.section, Section::Tail | Section::Input);
         if self.is_empty || !self.included.iter().any(said) {

@@ -1,4 +1,4 @@
-//! Receipts: the contents of a prompt, recorded with its model call, from which the same prompt is rebuilt.
+//! Receipts: the contents of a prompt, recorded with its model call. The same prompt can be rebuilt from one.
 
 use super::ConversationContexts;
 use super::build::{Context, RENDERER_VERSION};
@@ -113,8 +113,8 @@ impl Receipt {
 }
 
 impl ConversationContexts<'_> {
-    /// Records that a context was used for a model call, and its projection, in one commit. Texts supplied by the caller are stored once, whatever the
-    /// number of calls.
+    /// Records the use of a context for a model call, with its projection, in one commit. A text supplied by the caller for
+    /// several calls is stored once.
     pub fn record(&self, context: &Context) -> Result<Event, Error> {
         let key = self.0.key();
         let (mut drafts, mut uploads) = (Vec::new(), Vec::new());
@@ -172,7 +172,7 @@ impl ConversationContexts<'_> {
         self.0.contexts().replay(&receipt)
     }
 
-    /// The same for a given receipt.
+    /// Rebuilds the context of a receipt.
     pub fn replay(&self, receipt: &Receipt) -> Result<Context, Error> {
         let _key = self.0.key();
         if receipt.version > context::VERSION || receipt.renderer_version > RENDERER_VERSION {

@@ -1,5 +1,5 @@
-//! Erasing: text is removed from every file of the store, together with everything that repeats it. Envelopes and
-//! hashes stay.
+//! Erasure: removes text from every file of the store, together with everything that repeats it. Envelopes and hashes
+//! stay.
 
 use crate::compaction::ConversationCompaction;
 use crate::context::is_given;
@@ -65,7 +65,7 @@ pub(crate) struct Erasure {
 }
 
 impl Erasure {
-    /// Keeps the reason from those who do not see this content.
+    /// Restricts the reason to the audience of this content.
     fn confide(&mut self, audience: Option<Vec<String>>) {
         let Some(audience) = audience else { return };
         match &mut self.reason_for {
@@ -127,7 +127,7 @@ impl Tenant {
         Ok(done)
     }
 
-    /// Session files of the tenant below a folder. From now on erasures reach them, also those by other processes.
+    /// Session files of the tenant below a folder. From now on erasures cover them, including those by other processes.
     pub fn records_in(&self, folder: &Path) -> Result<Records, Error> {
         self.shared().note_records(folder)?;
         Ok(Records::of(folder, self.name()))
@@ -263,8 +263,8 @@ impl ConversationCompaction<'_> {
         Ok(due.len())
     }
 
-    /// Applies a retention that has become stricter to what is summarized already: its checkpoints, which may quote, are
-    /// made anew, and the turns that they cover are erased.
+    /// Applies a stricter retention to turns that are summarized already: makes their checkpoints again, without quotes,
+    /// and erases the turns.
     pub(crate) fn restrict(&self) -> Result<(), Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let Some(lost) = conversation.checkpoint else { return Ok(()) };
@@ -477,9 +477,9 @@ impl ConversationHandle {
         forgotten.map(|()| committed)
     }
 
-    /// Content that is still here of what an erasure recorded elsewhere names, and whether some of it was written in this
-    /// conversation and not in an ancestor; `None` if there is none. A record names nothing of other conversations: their logs
-    /// do not vouch for it.
+    /// Remaining content to which an erasure recorded in another store applies, and whether any of it was written in this
+    /// conversation rather than in an ancestor; `None` if nothing remains. A record does not apply to other conversations:
+    /// their logs do not confirm it.
     pub(crate) fn named_by(&self, recorded: &Event) -> Result<Option<(Erasure, bool)>, Error> {
         let Some(body) = recorded.read::<ErasedBody>() else { return Ok(None) };
         let conversation = self.shared().journal.index.conversation(self.key())?;
@@ -517,8 +517,8 @@ impl ConversationHandle {
         Ok((!is_empty).then_some((erasure, is_own)))
     }
 
-    /// Erases what an erasure recorded elsewhere names. Its event joins the log as it is, so that both logs stay the same; what
-    /// followed there, such as a new checkpoint, follows in its file.
+    /// Applies an erasure recorded in another store. Its event is appended unchanged, so that both logs stay the same. Events that
+    /// followed it there, such as a new checkpoint, follow in the imported file.
     pub(crate) fn erase_as_recorded(
         &self,
         recorded: Event,

@@ -1,4 +1,4 @@
-//! A session that is recorded into a store as it happens, instead of into a file.
+//! Live sessions: entries are recorded into a store instead of a file.
 
 use super::Format;
 use crate::conversation::{AppendOptions, Change, ConversationHandle, idempotency};
@@ -32,8 +32,8 @@ pub struct Logged {
 }
 
 impl Tenant {
-    /// Starts a session: a conversation that begins with the session's header. `header` gets a new id and the time.
-    /// Repeated with the same idempotency key, it returns the first one.
+    /// Starts a session: a conversation that begins with the session's header, which `header` makes from a new id and the
+    /// time. A repeated call with the same idempotency key returns the existing session.
     pub fn start_session(
         &self,
         header: impl Fn(String, Timestamp) -> NewSession,
@@ -53,12 +53,12 @@ impl Tenant {
     }
 }
 
-/// A conversation as a session: a line for each of its entries, the last of which ends it.
+/// A conversation as a session: one entry after another, until the end entry.
 pub struct ConversationSession<'a>(pub(crate) &'a ConversationHandle);
 
 impl ConversationSession<'_> {
-    /// Logs an entry, as a turn or as an event of its type; by default it happens now. Repeated with the same idempotency
-    /// key, it returns the first one and writes nothing.
+    /// Logs an entry, as a turn or as an event of its type, at the current time by default. A repeated call with the same
+    /// idempotency key returns the existing entry and writes nothing.
     pub fn log(
         &self,
         kind: String,
@@ -111,8 +111,8 @@ impl ConversationSession<'_> {
         Commit::new(submitted, logged).wait()
     }
 
-    /// Ends a session: calls without a result fail, its last entry has the numbers of the session, and the conversation is
-    /// closed. Repeated with the same idempotency key, it returns the same numbers.
+    /// Ends a session: calls without a result fail, the last entry has the totals, and the conversation is closed. A repeated
+    /// call with the same idempotency key returns the same totals.
     pub fn end(
         &self,
         extra: &SessionFields,
