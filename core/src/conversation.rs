@@ -212,7 +212,7 @@ impl Settings {
         if role == KeyRole::Admin || !self.erases() && self.ttl.flatten().is_none() {
             return Ok(());
         }
-        let text = "`ttl` and `retention` delete and erase what others wrote; use the key of an admin, or set them when you create a conversation";
+        let text = "only an admin may set `ttl` or `retention` of an existing conversation, because they delete content of others; use an admin's key, or set them when you create a conversation";
         Err(Error::forbidden("access.role", text))
     }
 
@@ -264,7 +264,7 @@ impl Settings {
         }
         if self.ttl == Some(Some(0)) {
             let text =
-                "ttl is 0 seconds, so that nobody could read it; give more, or delete the conversation";
+                "ttl is 0 seconds, which would delete the conversation at once; give more, or delete it";
             return Err(Error::invalid("ttl.zero", text));
         }
         if let Some(Some(owner)) = &self.owner {

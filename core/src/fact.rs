@@ -291,7 +291,7 @@ pub fn check(subject: &str, predicate: &str, object: &str) -> Result<[String; 3]
         if text.is_empty() {
             return Err(Error::invalid(
                 "fact.empty",
-                format!("the {name} of a fact is empty; say what it is"),
+                format!("the {name} of a fact is empty; name one"),
             ));
         }
         if text.len() > max {

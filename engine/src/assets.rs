@@ -25,7 +25,7 @@ impl ConversationAssets<'_> {
     pub fn add_private(&self, name: Option<String>, mime_type: &str, bytes: Vec<u8>) -> Result<Asset, Error> {
         let actors = self.0.tenant.caller().actors();
         if actors.is_empty() {
-            let text = "a private asset is for its actor, and you act as nobody; name an actor, or use a key that is bound to one";
+            let text = "a private asset needs an actor that may see it, and the request has none; name an actor, or use a key that is bound to one";
             return Err(Error::invalid("asset.nobody", text));
         }
         self.add_for(Some(actors.to_vec()), name, mime_type, bytes)

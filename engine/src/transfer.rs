@@ -159,7 +159,7 @@ impl Tenant {
         match self.caller().actors() {
             [] => Ok(()),
             _ => {
-                let text = "a file says who spoke, and your key may only speak for its own actors; import it with another key";
+                let text = "a file names the actors of its turns, and your key may write only as its own actors; import it with another key";
                 Err(Error::forbidden("import.actors", text))
             }
         }

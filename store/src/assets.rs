@@ -87,7 +87,7 @@ impl ObjectAssets {
             Err(_) => Err(Failed::Silent(Error::busy(
                 "assets.unreachable",
                 format!(
-                    "cannot {what}: the place of assets gave no answer within {} s; try again",
+                    "cannot {what}: the asset storage did not answer within {} s; try again",
                     limit.as_secs()
                 ),
             ))),
@@ -109,7 +109,7 @@ impl ObjectAssets {
         match (cannot(what, error), &self.runtime) {
             (Error::Internal(_), Some(_)) => Error::busy(
                 "assets.unreachable",
-                format!("cannot {what} in the place of assets ({}); try again", told(error)),
+                format!("cannot {what} in the asset storage ({}); try again", told(error)),
             ),
             (told, _) => told,
         }

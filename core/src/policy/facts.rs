@@ -45,7 +45,7 @@ impl FactsPolicy {
             match field.as_str() {
                 "extract" => policy.extract = yes()?,
                 "redact" => policy.redact = yes()?,
-                "redact_prompt" => policy.redact_prompt = text("a text that says what to remove")?,
+                "redact_prompt" => policy.redact_prompt = text("a text with instructions on what to remove")?,
                 "model" => policy.model = text("the name of a model")?,
                 "timeout_s" => {
                     let seconds = value.as_u64().filter(|seconds| *seconds > 0);

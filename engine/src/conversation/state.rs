@@ -296,7 +296,7 @@ impl ConversationHandle {
     pub(crate) fn check_room(&self, kind: &str, body: &Raw) -> Result<(), Error> {
         type Names = fn(&Fold) -> &BTreeMap<String, u64>;
         let (names, limit, max, advice): (Names, _, _, _) = match kind {
-            kind::PIN => (|fold| &fold.pins, "PINS_MAX", PINS_MAX, "unpin what no longer holds"),
+            kind::PIN => (|fold| &fold.pins, "PINS_MAX", PINS_MAX, "unpin values that are no longer needed"),
             kind::SCRATCHPAD_SET => {
                 let advice = "clear a scratchpad that is no longer needed";
                 (|fold| &fold.scratchpads, "SCRATCHPADS_MAX", SCRATCHPADS_MAX, advice)
@@ -334,7 +334,7 @@ fn check_segment(what: &str, name: &str) -> Result<(), Error> {
     match name {
         "." | ".." => Err(Error::invalid(
             "name.malformed",
-            format!("{what} is {name:?}, which no path can name; choose another"),
+            format!("{what} is {name:?}, which cannot be part of a URL path; choose another"),
         )),
         _ => Ok(()),
     }

@@ -481,7 +481,7 @@ impl Work {
             }
         }
         if seeing.is_empty() || is_rewritten && others.len() > 1 {
-            let text = "the prompt has private turns of several participants, and nobody may see them all, so nobody may see the reply; name one participant";
+            let text = "the prompt has private turns of several participants, and no actor may see all of them, so no actor could see the reply; name one participant";
             return Err(Error::forbidden("generate.audience", text));
         }
         Ok(Some(seeing))

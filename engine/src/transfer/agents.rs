@@ -157,7 +157,7 @@ impl Tenant {
 
 fn at_once() -> Error {
     let text =
-        "another request imports the same session at this moment; import it again: what is there is skipped";
+        "another request is importing the same session; import it again later: existing turns are skipped";
     Error::conflict("import.at_once", text)
 }
 

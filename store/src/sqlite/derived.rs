@@ -644,7 +644,7 @@ fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<StoreProble
     match mark.filter(|mark| (placed..=last).contains(mark)) {
         Some(mark) => Ok((mark, None)),
         None => {
-            let text = "the mark of what is settled is wrong".to_string();
+            let text = "the mark of settled events is wrong".to_string();
             Ok((placed.min(last), Some(StoreProblem { key: None, kind: ProblemKind::Derived, text })))
         }
     }

@@ -400,7 +400,7 @@ pub fn check_names(path: &Path) -> Result<(), Error> {
         Ok(file) if file.is_file() && file.nlink() > 1 => Err(Error::invalid(
             "store.two_names",
             format!(
-                "{} has {} names (hard links), and a writer would not see what was written under another; remove all names but one, and copy a store with `everturn backup`",
+                "{} has {} names (hard links), and a writer would miss writes under another name; remove all names but one, and copy a store with `everturn backup`",
                 path.display(),
                 file.nlink()
             ),

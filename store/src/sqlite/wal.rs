@@ -61,7 +61,7 @@ pub fn is_cut(connection: &Connection, path: &Path) -> rusqlite::Result<bool> {
 /// The error for a truncated write-ahead log: what it held may be lost, and so would be what follows.
 pub fn was_cut(path: &Path) -> Error {
     let text = format!(
-        "the write-ahead log of {} was cut since this process wrote to it, so nothing more is written; restart this process to see what is missing",
+        "the write-ahead log of {} was truncated after this process wrote to it, so writes are refused; restart this process to see what is missing",
         path.display()
     );
     Error::busy("store.cut", text)
