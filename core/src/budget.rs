@@ -155,7 +155,7 @@ impl BudgetPolicy {
         Error::too_large("budget.exceeded", text)
     }
 
-    /// The error for an append that has no room beside events that cannot leave the view.
+    /// The error for an append without room, because the remaining events cannot leave the view.
     pub fn refuse_events(&self, usage: &Usage) -> Error {
         let text = format!(
             "{}, and pins, scratchpads, pending approvals and tools cannot leave; remove or resolve some, or raise the limit",

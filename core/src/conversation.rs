@@ -112,11 +112,11 @@ pub struct BudgetRef {
     pub left: Option<EventsLeft>,
 }
 
-/// Events that left the messages view although the turns beside them stay: earlier values of pins and scratchpads, resolved
+/// Events that left the messages view while the turns around them stay: earlier values of pins and scratchpads, resolved
 /// approvals, custom events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EventsLeft {
-    /// They are among the events up to this `seq`.
+    /// `seq` of the last event that may have left.
     pub through_seq: u64,
     /// Number of events up to it that stayed.
     pub kept: u64,
@@ -458,7 +458,7 @@ impl Conversation {
         self.named("agent").or_else(|| self.origin().format.filter(is_program))
     }
 
-    /// Whether it was begun for a chain of responses and never named: it is not the last one that somebody had.
+    /// Whether it was created for a chain of responses and never named. `@last` prefers any other conversation.
     pub fn is_hidden(&self) -> bool {
         self.metadata.contains_key(HIDDEN)
     }

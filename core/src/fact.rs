@@ -150,8 +150,7 @@ pub struct StatedBody {
     /// Text of the turn that supports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
-    /// `seq` of the turn. Among facts learned by models, the later turn wins, in whatever order turns were
-    /// read.
+    /// `seq` of the turn. Among facts learned by models, the later turn wins, in any order of reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_seq: Option<u64>,
     /// The model that stated it.
@@ -289,10 +288,7 @@ pub fn check(subject: &str, predicate: &str, object: &str) -> Result<[String; 3]
     for (name, text, max) in parts {
         let text = tidied(text);
         if text.is_empty() {
-            return Err(Error::invalid(
-                "fact.empty",
-                format!("the {name} of a fact is empty; name one"),
-            ));
+            return Err(Error::invalid("fact.empty", format!("the {name} of a fact is empty; name one")));
         }
         if text.len() > max {
             let limit = if name == "object" { "OBJECT_BYTES_MAX" } else { "NAME_BYTES_MAX" };

@@ -275,7 +275,7 @@ pub struct TurnBody {
     /// Reason for an abort or interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The turn that a branch copied, and the turns that it was a copy of. Erasing one of them erases this one.
+    /// The original of a copied turn, and the originals of that one. Erasing any of them erases this turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copy_of: Vec<TurnId>,
     /// The event object of an imported transcript value, where it has more than the message.
@@ -397,9 +397,8 @@ impl Turn {
         TurnRow::begun(event).map(|row| Turn::read(event.conversation, row, event))
     }
 
-    /// Whether this is a later version of the same message: a file had grown when it was imported again, or was read while
-    /// it was written. The provider was not called again for it, unlike for another answer to the same prompt, which has a
-    /// time of its own.
+    /// Whether this is a later version of the same message, imported from a file that was still growing. Another answer to
+    /// the same prompt has a different time, because the provider was called again for it.
     pub fn is_version_of(&self, earlier: &Turn) -> bool {
         let source = |turn: &Turn| Some((turn.role, turn.adapter.clone()?, turn.occurred_at?));
         earlier.superseded_by == Some(Successor::Turn(self.id))

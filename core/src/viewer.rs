@@ -1,7 +1,7 @@
-//! Viewers: private content is shown to its own actor and to its audience, and to nobody else.
+//! Viewers: private content is visible only to its own actor and its audience.
 //!
-//! Whatever is derived from turns and events (checkpoints, recall, facts, contexts, exports, live streams) is derived from
-//! what a [`Viewer`] lets through, so that no view can forget it.
+//! Everything derived from turns and events (checkpoints, recall, facts, contexts, exports, live streams) reads them
+//! through a [`Viewer`], so that no view can forget the rule.
 
 use crate::Error;
 use crate::event::{Body, Event, Visibility, kind};

@@ -556,8 +556,8 @@ impl<T: 'static> Commit<T> {
         }
     }
 
-    /// Whether an async caller may block on [`wait`](Commit::wait): no other request is being written or queued, and the last
-    /// commit was quick. Blocking then saves two thread switches.
+    /// Whether [`wait`](Commit::wait) takes so little time that an async caller may block on it: nobody else writes
+    /// or waits to write, and the last commit was quick. It spares two thread switches.
     pub fn is_quick(&self) -> bool {
         match &self.answer {
             Outcome::Known(_) => true,

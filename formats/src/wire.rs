@@ -128,7 +128,7 @@ pub enum Finish {
     Length,
     /// It waits for the results of its calls.
     ToolCalls,
-    /// The provider, or the model itself, refused to go on.
+    /// The provider, or the model itself, refused to continue.
     ContentFilter,
     /// Another reason, in the provider's word.
     Other(String),

@@ -80,7 +80,7 @@ pub enum CommitProgress {
 
 /// A commit that was begun.
 pub trait PendingCommit {
-    /// Progress of the commit. The waker is woken once it is no longer under way.
+    /// How far it is. The waker is woken once it is no longer under way.
     fn progress(&mut self, waker: &Waker) -> CommitProgress;
 
     /// Waits for the end, and returns the result of each request. Of a batch that was not written, requests about

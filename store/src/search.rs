@@ -18,7 +18,7 @@ use everturn_views::recall::{EntryCounts, EntryId, EntryNo, Filter, IndexEntry, 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// All of recall. Implemented by whatever implements its parts.
+/// All of recall. Implemented by every type that implements its parts.
 pub trait RecallStore: RecallIndex + WordSearch + VectorSearch {}
 
 impl<T: RecallIndex + WordSearch + VectorSearch> RecallStore for T {}

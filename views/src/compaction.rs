@@ -82,7 +82,7 @@ pub mod limits {
     pub const PROMPT_CHARS_MAX: usize = 400_000;
 }
 
-/// A checkpoint: what the next model call must know of the turns that it no longer sees.
+/// A checkpoint: the summary of older turns for the next model calls.
 ///
 /// Stored in the log, so its names are frozen. Lists are oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -109,7 +109,7 @@ pub struct Checkpoint {
     /// The handoff note contains it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub earlier_summary: String,
-    /// A short note in Markdown for whoever continues. It is also the summary of a transcript value.
+    /// A short handoff note in Markdown. It is also the summary of a transcript value.
     pub handoff_md: String,
 }
 

@@ -1,6 +1,6 @@
 //! The input of one model call: sections in a fixed order, each counted, all inside a token budget.
 //!
-//! [`assemble`] decides what goes in and what is left out. It is pure: the material is gathered by `engine`,
+//! [`assemble`] selects the content. It is pure: the material is gathered by `engine`,
 //! and the result is rendered by `formats`. The same material and the same request give the same result.
 
 mod abandoned;
@@ -74,7 +74,7 @@ impl Section {
         }
     }
 
-    /// Default share of the room left by the fixed sections. The tail also gets what the others leave.
+    /// Default share of the room left by the fixed sections. The tail also gets the room that the others leave.
     fn share(self) -> f64 {
         match self {
             Section::Facts => 0.10,
@@ -364,7 +364,7 @@ const BODIES_LEFT_OUT: &str = "the bodies of their tool results do not fit";
 /// Part of the room for the tail that has to be free for older turns to be tried.
 pub const FREE_PART: u64 = 10;
 
-/// Decides what is included.
+/// Selects the content of the prompt.
 pub fn assemble<'a>(request: &ContextSelection, material: &'a Material) -> Result<Assembled<'a>, Error> {
     let Material { system, state, facts, recalled, digests, tail, more, input } = material;
     let family = request.family;

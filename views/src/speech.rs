@@ -25,7 +25,7 @@ impl Speech {
     }
 }
 
-/// Elements that agents put around text of their own, and what each is.
+/// Elements that agents put around their own text, with the kind of each.
 const ELEMENTS: [(&str, &str); 33] = [
     ("bash-input", "shell command"),
     ("bash-stderr", "shell output"),
@@ -105,7 +105,7 @@ pub fn stretches(text: &str) -> Vec<Stretch<'_>> {
     Texts::default().stretches(text)
 }
 
-/// The texts of one message, read in order: what a program wrote may begin in one and end in another.
+/// The texts of one message, read in order: a notice of a program may begin in one and end in another.
 #[derive(Default)]
 pub struct Texts {
     in_files: bool,
@@ -366,7 +366,7 @@ fn closing(text: &str, name: &str) -> Option<usize> {
     text.match_indices("</").find(is_it).map(|(at, _)| at + name.len() + 3)
 }
 
-/// The texts of a message, split by speaker, if a program wrote some of what a person sent. Empty otherwise.
+/// The texts of a message, split by speaker, if a program wrote part of it. Empty otherwise.
 pub fn spoken(message: &Value) -> Vec<Stretch<'_>> {
     let (mut all, mut is_split, mut texts) = (Vec::new(), false, Texts::default());
     for part in message::parts(message) {
@@ -379,7 +379,7 @@ pub fn spoken(message: &Value) -> Vec<Stretch<'_>> {
     if is_split { all } else { Vec::new() }
 }
 
-/// The speaker of a turn, which is not always what its role says.
+/// The speaker of a turn, which may differ from its role.
 pub fn of_turn(turn: &Turn) -> Speech {
     let message = if turn.role == Role::User { turn.value() } else { None };
     of_said(turn, message.as_ref())

@@ -80,7 +80,7 @@ pub struct Fold {
     pub prompt: Option<u64>,
     /// `seq` of the last receipt.
     pub receipt: Option<u64>,
-    /// `seq` of the last projection since the last edit: earlier decisions may be about what was edited.
+    /// `seq` of the last projection since the last edit. Earlier decisions may concern edited messages.
     pub projection: Option<u64>,
     /// Current statements about facts, corrections and retractions. Those learned from superseded or aborted
     /// turns are not among them.
@@ -198,7 +198,7 @@ pub struct ToolBody {
     /// Name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// Description for people of what it is doing.
+    /// Description of the work, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 }
@@ -294,7 +294,7 @@ impl Fold {
         tools
     }
 
-    /// Applies the next event. One that lacks what its kind requires changes nothing.
+    /// Applies the next event. An event without the fields that its kind requires changes nothing.
     pub fn apply(&mut self, event: &Event) {
         match event.kind.as_str() {
             kind::CREATED | kind::UPDATED => self.settings(event),

@@ -133,7 +133,8 @@ impl ConversationContexts<'_> {
         let check = |is_public: bool| match is_public || self.0.tenant.viewer().includes(&viewer) {
             true => Ok(()),
             false => {
-                let text = "the view contains private turns that you may not see; ask someone with access to them";
+                let text =
+                    "the view contains private turns that you may not see; ask someone with access to them";
                 Err(Error::not_found("projection.private", text))
             }
         };

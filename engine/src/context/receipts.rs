@@ -213,7 +213,8 @@ impl ConversationContexts<'_> {
         }
         let context = self.0.seen_by(viewer.clone()).context_with(&options, Some(receipt))?;
         if context.receipt.audience.is_some() && !self.0.tenant.viewer().includes(&viewer) {
-            let text = "the prompt contains private turns that you may not see; ask someone with access to them";
+            let text =
+                "the prompt contains private turns that you may not see; ask someone with access to them";
             return Err(Error::not_found("receipt.private", text));
         }
         if context.prefix_hash != receipt.prefix_hash {

@@ -1,4 +1,4 @@
-//! From bytes to entries, whatever the format.
+//! Reads session files of any format into entries.
 
 use super::claude::ClaudeCode;
 use super::codex::Codex;

@@ -23,7 +23,7 @@ pub struct Report {
     pub entries: u64,
     /// Number of entries of each type; types are open.
     pub by_type: BTreeMap<String, u64>,
-    /// Whether `session_end` is missing: the session goes on, or nobody ended it.
+    /// Whether `session_end` is missing: the session is still running, or was never ended.
     pub unclosed: bool,
     /// Number of unreadable lines.
     pub corrupt: u64,

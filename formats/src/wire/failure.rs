@@ -1,4 +1,4 @@
-//! Error responses of model servers, classified by what the caller can do about them.
+//! Error responses of model servers, classified by the caller's next move.
 
 use everturn_core::Error;
 use everturn_core::error::code;

@@ -103,7 +103,7 @@ impl Sqlite {
         Sqlite::open_for_writing(path, patience, false)
     }
 
-    /// Like [`Sqlite::open`], but accepts the loss of committed data. New events are appended to what is left.
+    /// Like [`Sqlite::open`], but accepts the loss of committed data. New events are appended to the remaining ones.
     pub fn open_accepting_loss(path: &Path, patience: Duration) -> Result<Sqlite, Error> {
         Sqlite::open_for_writing(path, patience, true)
     }

@@ -88,7 +88,7 @@ pub fn plan(
     })
 }
 
-/// The first `seq` that a compaction on request leaves as it is, whatever is said in the turns; `None` if it covers them all.
+/// The first `seq` that a compaction on request does not cover, independent of the text of turns; `None` if it covers all.
 /// Their messages are not looked at.
 pub fn leaves_from(policy: &CompactionPolicy, turns: &[Candidate<'_>]) -> Option<u64> {
     let (reach, wanted) = wanted(policy, turns, None, true)?;

@@ -1,4 +1,4 @@
-//! The prompt that asks a model for facts, the parser of its reply, and the selection of what is new.
+//! Fact extraction: the prompt for a model, the parser of its reply, and the selection of new facts.
 
 use crate::compaction::{Candidate, Prompt, answered, said, shown};
 use everturn_core::Error;

@@ -195,7 +195,7 @@ impl<'m> Dismissals<'m> {
         Dismissals(found.map(|said| (material.spoken[said.spoken].turn, &said.terms)).collect())
     }
 
-    /// Whether somebody declined this work, after a turn or at any time.
+    /// Whether this work was declined, after a turn or at any time.
     fn include(&self, work: &Terms, after: Option<usize>) -> bool {
         self.0.iter().any(|(turn, terms)| {
             let shared = work.shared(terms);
@@ -317,7 +317,7 @@ pub(super) fn remains(said: &ReadSentence) -> bool {
     not_yet || said.cues.weight(Group::Pending) >= 4 || said.cues.weight(Group::Total) > 0
 }
 
-/// Whether a sentence is about what would be, and not about what is or should be.
+/// Whether a sentence is hypothetical: neither a fact nor a request.
 fn would(text: &str) -> bool {
     const WORDS: [&str; 7] = ["would", "could", "might", "würde", "würden", "könnte", "könnten"];
     text.split(|c: char| !c.is_alphanumeric()).any(|word| WORDS.contains(&word.to_lowercase().as_str()))
