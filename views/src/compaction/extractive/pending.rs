@@ -1,6 +1,6 @@
-//! Work that is left: what was listed as open last, what people asked for and nobody has answered yet, what they promised, and what
-//! the model announced and did not begin. Announcements that were followed, work that was reported as done, and what a person
-//! took over or declined, are not left.
+//! Unfinished work: the last list of open items, unanswered requests and promises of people, and announced steps that the model did
+//! not begin. Steps that were carried out, work that was reported as done, and work that a person took over or declined are
+//! finished.
 
 use super::cues::{Cues, Group};
 use super::extract::{class_of, past, quoted};
@@ -15,12 +15,12 @@ use crate::identifier::{self, IdentifierKind};
 use everturn_core::turn::Role;
 use serde_json::Value;
 
-/// Work of the covered turns that is left, in the order in which it was said.
+/// Unfinished work of the covered turns, in the order of the turns.
 pub(super) struct Pending<'m> {
     pub items: Vec<String>,
-    /// Whether a statement of all that is left replaces what earlier rounds left.
+    /// Whether a complete list of open work replaces the pending work of earlier rounds.
     pub is_all: bool,
-    /// Whether the model took a step: what it called its next one before is behind it.
+    /// Whether the model took a step, so that the next step that it announced before is done.
     has_step: bool,
     dismissals: Dismissals<'m>,
 }
