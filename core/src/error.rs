@@ -48,8 +48,14 @@ pub mod code {
     pub const CONTEXT_OVERFLOW: &str = "model.context_overflow";
     /// A generation was stopped by request.
     pub const GENERATION_STOPPED: &str = "generation.stopped";
+    /// No model is configured.
+    pub const MODEL_NONE: &str = "model.none";
+    /// No model of that name is configured.
+    pub const MODEL_UNKNOWN: &str = "model.unknown";
     /// The model refuses to answer.
     pub const MODEL_REFUSED: &str = "model.refused";
+    /// Another compaction came first.
+    pub const COMPACTION_STALE: &str = "compaction.stale";
     /// No turns can be covered by a checkpoint yet.
     pub const NOTHING_TO_COMPACT: &str = "compaction.nothing";
     /// The required parts of a context do not fit its budget.
@@ -82,6 +88,8 @@ pub mod code {
     pub const STORE_IO: &str = "store.io";
     /// The path of the store leads to other files now.
     pub const STORE_MOVED: &str = "store.moved";
+    /// The database of the store cannot be reached.
+    pub const STORE_UNREACHABLE: &str = "store.unreachable";
     /// The store does not answer in time.
     pub const STORE_UNANSWERED: &str = "store.unanswered";
     /// Another transaction holds the conversation, which will not last.

@@ -743,7 +743,7 @@ impl ConversationHandle {
                         let purpose = Purpose::Cover;
                         match self.tenant.compact_to(&unsummarized, &policy, cut, &options, purpose) {
                             // Another process was faster: its checkpoint may cover less.
-                            Err(error) if error.is("compaction.stale") => Ok(None),
+                            Err(error) if error.is(code::COMPACTION_STALE) => Ok(None),
                             compacted => compacted.map(|_| None),
                         }
                     }

@@ -127,7 +127,7 @@ impl TenantGenerations<'_> {
         let models = &self.0.shared().options.models;
         if models.is_empty() {
             let text = "no model is configured; add one to the settings, under [models.NAME] with base_url, api_key_env and model";
-            return Err(Error::invalid("model.none", text));
+            return Err(Error::invalid(code::MODEL_NONE, text));
         }
         let found = match name {
             Some(name) => models.get(name),
@@ -139,7 +139,7 @@ impl TenantGenerations<'_> {
                 Some(name) => format!("{:?} is not one of {}", clip(name), names.join(", ")),
                 None => format!("none of the models is called {DEFAULT}; name one of {}", names.join(", ")),
             };
-            Error::invalid("model.unknown", text)
+            Error::invalid(code::MODEL_UNKNOWN, text)
         })
     }
 }

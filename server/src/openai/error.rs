@@ -127,7 +127,7 @@ struct ProblemText {
 /// The equivalent status for a client of a model: the model failed, or its prompt was too long.
 fn status(status: StatusCode, code: &str) -> StatusCode {
     match code {
-        "model.unknown" | "model.none" => StatusCode::NOT_FOUND,
+        code::MODEL_UNKNOWN | code::MODEL_NONE => StatusCode::NOT_FOUND,
         code::CONTEXT_OVERFLOW
         | code::BUDGET_TOO_SMALL
         | "context.truncated"
@@ -144,7 +144,7 @@ fn status(status: StatusCode, code: &str) -> StatusCode {
 /// OpenAI's code for an error if it has one; else ours.
 pub fn openai_code(code: &str) -> &str {
     match code {
-        "model.unknown" | "model.none" => "model_not_found",
+        code::MODEL_UNKNOWN | code::MODEL_NONE => "model_not_found",
         code::CONTEXT_OVERFLOW
         | code::BUDGET_TOO_SMALL
         | "context.truncated"

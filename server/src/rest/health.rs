@@ -62,7 +62,9 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
                     (code, "the database is a standby; promote it, or name the primary in the store's URL")
                 }
                 code @ "store.read_only" => (code, "the database takes no writes; see the server's log"),
-                code @ "store.unreachable" => (code, "the database cannot be reached; see the server's log"),
+                code @ code::STORE_UNREACHABLE => {
+                    (code, "the database cannot be reached; see the server's log")
+                }
                 _ => ("store.unready", "the store cannot be read; see the server's log"),
             };
             Err(Error::busy(code, text).into())
