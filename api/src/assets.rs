@@ -40,7 +40,7 @@ impl GetAsset {
     pub fn find(&self, requester: &Requester) -> Result<Asset, Error> {
         match &self.conversation {
             Some(name) => requester.conversation(name)?.assets().get(&self.asset),
-            None => requester.tenant.asset(&self.asset),
+            None => requester.tenant.assets().get(&self.asset),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 /// A view and the decisions behind it, byte for byte.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(with = "projection::View<'static>")]
+#[schemars(with = "projection::ProjectedView<'static>")]
 pub struct View(pub Raw);
 
 /// Projects a given transcript: shows which messages the next request would see. Nothing is stored.

@@ -5,7 +5,7 @@ use everturn::Logged;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::time::Timestamp;
-use everturn_formats::session::{Fields, New, SessionSummary};
+use everturn_formats::session::{NewSession, SessionFields, SessionSummary};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -34,7 +34,7 @@ pub struct StartSession {
     pub timestamp: Option<Timestamp>,
     /// Additional fields of the header.
     #[serde(default)]
-    pub fields: Fields,
+    pub fields: SessionFields,
     /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
     /// restart.
     pub idempotency_key: Option<String>,
@@ -55,14 +55,14 @@ impl Operation for StartSession {
 
     async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
         let start = move |tenant: &everturn::Tenant| {
-            let header = |id: String, now: Timestamp| New {
+            let header = |id: String, now: Timestamp| NewSession {
                 subject_key: self.subject_key.clone().unwrap_or_else(|| "subject".into()),
                 agent_provider: self.agent_provider.clone(),
                 agent_temperature: self.agent_temperature,
                 context_loaded: self.context_loaded.clone(),
                 starting_snapshot_hash: self.starting_snapshot_hash.clone(),
                 extra: self.fields.clone(),
-                ..New::about(
+                ..NewSession::about(
                     self.subject.clone(),
                     self.session_id.clone().unwrap_or(id),
                     self.timestamp.unwrap_or(now),
@@ -92,7 +92,7 @@ pub struct LogSession {
     pub r#type: String,
     /// Fields of the entry.
     #[serde(default)]
-    pub fields: Fields,
+    pub fields: SessionFields,
     /// Time of the entry; by default now.
     pub timestamp: Option<Timestamp>,
     /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
@@ -132,7 +132,7 @@ pub struct EndSession {
     pub conversation: ConversationName,
     /// Additional fields of the last entry.
     #[serde(default)]
-    pub fields: Fields,
+    pub fields: SessionFields,
     /// Idempotency key of your choice: a repeated request with the same key is executed once, also after a
     /// restart.
     pub idempotency_key: Option<String>,

@@ -8,6 +8,7 @@ use clap::parser::ValueSource;
 use everturn::Options;
 use everturn::model::Protocol;
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_server::socket::RequestedModel;
 
 /// The tenant's client, in which the model named on the command line is the default; the options are for a local store. A
@@ -20,11 +21,11 @@ pub fn open(args: &Args, options: Options, model: &Model, servers_own: &str) -> 
         return open::with(args, options);
     }
     open::asking(args, options, asked(model)?).map_err(|failure| match failure {
-        Failure::Error(error) if error.is("model.unknown") => {
+        Failure::Error(error) if error.is(code::MODEL_UNKNOWN) => {
             let advice = "describe it under [models.NAME] in the configuration, or pass --base-url";
             error.reworded(|text| format!("{text}; {advice}")).into()
         }
-        Failure::Error(error) if error.is("model.none") => {
+        Failure::Error(error) if error.is(code::MODEL_NONE) => {
             error.reworded(|text| format!("{text}, or pass --base-url")).into()
         }
         other => other,

@@ -6,12 +6,13 @@
 use crate::output::Failure;
 use everturn_core::Error;
 use everturn_formats::session::Sender;
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -164,7 +165,7 @@ struct Queue {
 impl PassedLines {
     /// Waits for the next line, with a timeout or until one comes.
     pub fn next(&self, timeout: Option<Duration>) -> NextLine {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         loop {
             if let Some(line) = queue.lines.pop_front() {
                 queue.bytes -= line.bytes.len();
@@ -173,28 +174,26 @@ impl PassedLines {
             if queue.is_closed {
                 return NextLine::End;
             }
-            queue = match timeout {
-                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            match timeout {
+                None => self.changed.wait(&mut queue),
                 Some(timeout) => {
-                    let (queue, waited) =
-                        self.changed.wait_timeout(queue, timeout).unwrap_or_else(PoisonError::into_inner);
+                    let waited = self.changed.wait_for(&mut queue, timeout);
                     if waited.timed_out() && queue.lines.is_empty() && !queue.is_closed {
                         return NextLine::Nothing;
                     }
-                    queue
                 }
-            };
+            }
         }
     }
 
     /// Whether no line waits.
     pub fn is_empty(&self) -> bool {
-        self.lock().lines.is_empty()
+        self.queue.lock().lines.is_empty()
     }
 
     /// Takes the number of lines that were lost since the last call.
     pub fn take_lost(&self) -> u64 {
-        std::mem::take(&mut self.lock().lost)
+        std::mem::take(&mut self.queue.lock().lost)
     }
 
     /// Cuts bytes into lines; the last one, without its end, stays in `line`.
@@ -217,7 +216,7 @@ impl PassedLines {
 
     /// Adds a line; it is lost if there is no room.
     pub fn push(&self, line: PassedLine) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if line.bytes.len() > LINE_BYTES_MAX || queue.bytes + line.bytes.len() > QUEUE_BYTES_MAX {
             queue.lost += 1;
             return;
@@ -230,12 +229,8 @@ impl PassedLines {
 
     /// Ends the queue: no more lines will come.
     pub fn close(&self) {
-        self.lock().is_closed = true;
+        self.queue.lock().is_closed = true;
         self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -254,7 +249,7 @@ struct Output {
 impl ClientPipe {
     /// Sends a line, between two lines of the program.
     pub fn send(&self, line: &str) {
-        let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut output = self.0.lock();
         output.waiting.extend_from_slice(line.as_bytes());
         output.waiting.push(b'\n');
         // If the client is gone, the line is not needed.
@@ -262,7 +257,7 @@ impl ClientPipe {
     }
 
     fn pass(&self, bytes: &[u8]) -> std::io::Result<()> {
-        let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut output = self.0.lock();
         let end = match output.waiting.is_empty() {
             true => 0,
             false => bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1),

@@ -72,8 +72,8 @@ pub struct AccessKey {
     pub tenant: TenantName,
     /// Role of the holder: `counter`, `reader`, `writer` or `admin`.
     pub role: KeyRole,
-    /// Actors that the holder is. Who holds such a key reads what these may see and writes in their names only; without
-    /// any, an admin sees everything, and everyone else what is for everyone.
+    /// Actors that the key is bound to: it reads what they may see and writes only in their names. Without any, an admin
+    /// sees everything, and every other role sees public content.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actors: Vec<String>,
     /// Note for people, such as the holder and the purpose.

@@ -124,7 +124,7 @@ pub fn exists(approval_id: &str) -> Error {
     Error::conflict("approval.exists", text)
 }
 
-/// No such approval waits.
+/// The error for an approval that is not pending.
 pub fn absent(approval_id: &str) -> Error {
     let text = format!("no approval {:?} waits; `state` shows those that do", clip(approval_id));
     Error::not_found("approval.absent", text)

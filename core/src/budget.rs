@@ -1,4 +1,4 @@
-//! Hard limits per conversation: how much its messages view may retain, and what happens when it is full.
+//! Budgets: hard limits on the messages view of a conversation, and the policy when it is full.
 //!
 //! Compaction normally keeps a view small. These limits apply when it does not: when it is switched off, or
 //! blocked by a tool call that is never answered.
@@ -14,7 +14,7 @@ use serde_json::Value;
 pub const MESSAGES_MAX: u64 = 4096;
 /// Default for the number of events that a messages view spans.
 pub const EVENTS_MAX: u64 = 32768;
-/// Default for the number of turns that [`Recovery::Compact`] keeps verbatim; half of `max_messages` if that is
+/// Default for the number of turns that [`BudgetRecovery::Compact`] keeps verbatim; half of `max_messages` if that is
 /// smaller.
 pub const KEEP_LAST: u64 = 100;
 
@@ -29,7 +29,7 @@ pub struct BudgetPolicy {
     pub max_bytes: Option<u64>,
     /// Reaction to an append that would exceed a limit. `None` if the policy does not say;
     /// [`Conversation::limits`](crate::conversation::Conversation::limits) then decides.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<BudgetRecovery>,
 }
 
 impl Default for BudgetPolicy {
@@ -46,7 +46,7 @@ impl Default for BudgetPolicy {
 /// Reaction to an append that would exceed a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Recovery {
+pub enum BudgetRecovery {
     /// The append is refused.
     Reject,
     /// The view starts later; the turns left out are not replaced by anything.
@@ -61,13 +61,13 @@ pub enum Recovery {
     },
 }
 
-impl Recovery {
+impl BudgetRecovery {
     /// The name in events.
     pub fn as_str(self) -> &'static str {
         match self {
-            Recovery::Reject => "reject",
-            Recovery::Trim { .. } => "trim",
-            Recovery::Compact { .. } => "compact",
+            BudgetRecovery::Reject => "reject",
+            BudgetRecovery::Trim { .. } => "trim",
+            BudgetRecovery::Compact { .. } => "compact",
         }
     }
 }
@@ -114,14 +114,15 @@ impl BudgetPolicy {
     /// Fills in the recovery if the policy has none: `compact` with automatic compaction on, else `reject`.
     pub fn with_recovery(mut self, auto_compaction: bool) -> BudgetPolicy {
         let keep_last = KEEP_LAST.min(self.max_messages.map_or(KEEP_LAST, |max| max / 2));
-        let default = if auto_compaction { Recovery::Compact { keep_last } } else { Recovery::Reject };
+        let default =
+            if auto_compaction { BudgetRecovery::Compact { keep_last } } else { BudgetRecovery::Reject };
         self.recovery.get_or_insert(default);
         self
     }
 
     /// Whether an append over a limit is refused, as opposed to making room for it.
     pub fn rejects(&self) -> bool {
-        matches!(self.recovery, Some(Recovery::Reject) | None)
+        matches!(self.recovery, Some(BudgetRecovery::Reject) | None)
     }
 
     /// The first limit that this usage exceeds: its name, the limit and the usage. Reaching a limit does not
@@ -145,7 +146,7 @@ impl BudgetPolicy {
         Error::too_large("budget.exceeded", text)
     }
 
-    /// The error for an append that is over a limit by itself, whatever room is made.
+    /// The error for an append that exceeds a limit by itself, so that no trimming helps.
     pub fn refuse_alone(&self, incoming: &Usage) -> Error {
         let (name, limit, used) = self.first_over(incoming);
         let text = format!(
@@ -154,7 +155,7 @@ impl BudgetPolicy {
         Error::too_large("budget.exceeded", text)
     }
 
-    /// The error for an append that has no room beside events that cannot leave the view.
+    /// The error for an append without room, because the remaining events cannot leave the view.
     pub fn refuse_events(&self, usage: &Usage) -> Error {
         let text = format!(
             "{}, and pins, scratchpads, pending approvals and tools cannot leave; remove or resolve some, or raise the limit",
@@ -244,7 +245,7 @@ mod tests {
                 max_messages: Some(10),
                 max_events: None,
                 max_bytes: Some(5),
-                recovery: Some(Recovery::Trim { keep_last: 3 })
+                recovery: Some(BudgetRecovery::Trim { keep_last: 3 })
             }
         );
         assert_eq!(parse("{}").unwrap(), BudgetPolicy::default());
@@ -264,9 +265,9 @@ mod tests {
     #[test]
     fn the_default_recovery_is_compact_where_automatic_compaction_is_on() {
         let compact = |text: &str| parse(text).unwrap().with_recovery(true).recovery.unwrap();
-        assert_eq!(compact("{}"), Recovery::Compact { keep_last: KEEP_LAST });
-        assert_eq!(compact(r#"{"max_messages":10}"#), Recovery::Compact { keep_last: 5 });
-        assert_eq!(compact(r#"{"recovery":"reject"}"#), Recovery::Reject);
+        assert_eq!(compact("{}"), BudgetRecovery::Compact { keep_last: KEEP_LAST });
+        assert_eq!(compact(r#"{"max_messages":10}"#), BudgetRecovery::Compact { keep_last: 5 });
+        assert_eq!(compact(r#"{"recovery":"reject"}"#), BudgetRecovery::Reject);
         assert!(parse("{}").unwrap().with_recovery(false).rejects());
     }
 

@@ -26,7 +26,7 @@ use std::str::FromStr;
 
 /// First bytes of every hashed envelope: names the structure and the version of its encoding. Frozen.
 const EVENT_TAG: &[u8] = b"everturn.event.v1\n";
-/// The same of an event that names its key. Frozen.
+/// First bytes of the envelope of an event that names an access key. Frozen.
 const EVENT_WITH_KEY_TAG: &[u8] = b"everturn.event.v2\n";
 /// First bytes of the input from which a conversation's first `prev` is derived. Frozen.
 const GENESIS_TAG: &[u8] = b"everturn.genesis.v1\n";

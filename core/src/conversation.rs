@@ -112,11 +112,11 @@ pub struct BudgetRef {
     pub left: Option<EventsLeft>,
 }
 
-/// Events that left the messages view although the turns beside them stay: earlier values of pins and scratchpads, resolved
+/// Events that left the messages view while the turns around them stay: earlier values of pins and scratchpads, resolved
 /// approvals, custom events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EventsLeft {
-    /// They are among the events up to this `seq`.
+    /// `seq` of the last event that may have left.
     pub through_seq: u64,
     /// Number of events up to it that stayed.
     pub kept: u64,
@@ -212,7 +212,7 @@ impl Settings {
         if role == KeyRole::Admin || !self.erases() && self.ttl.flatten().is_none() {
             return Ok(());
         }
-        let text = "`ttl` and `retention` delete and erase what others wrote; use the key of an admin, or set them when you create a conversation";
+        let text = "only an admin may set `ttl` or `retention` of an existing conversation, because they delete content of others; use an admin's key, or set them when you create a conversation";
         Err(Error::forbidden("access.role", text))
     }
 
@@ -264,7 +264,7 @@ impl Settings {
         }
         if self.ttl == Some(Some(0)) {
             let text =
-                "ttl is 0 seconds, so that nobody could read it; give more, or delete the conversation";
+                "ttl is 0 seconds, which would delete the conversation at once; give more, or delete it";
             return Err(Error::invalid("ttl.zero", text));
         }
         if let Some(Some(owner)) = &self.owner {
@@ -335,7 +335,7 @@ pub struct Conversation {
     /// Title for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Beginning of what a person said first, where there is no title; of a fork, it says so. Only where conversations are
+    /// Beginning of the first user turn, if there is no title; marked as such for a fork. Only set when conversations are
     /// read or listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
@@ -458,7 +458,7 @@ impl Conversation {
         self.named("agent").or_else(|| self.origin().format.filter(is_program))
     }
 
-    /// Whether it was begun for a chain of responses and never named: it is not the last one that somebody had.
+    /// Whether it was created for a chain of responses and never named. `@last` prefers any other conversation.
     pub fn is_hidden(&self) -> bool {
         self.metadata.contains_key(HIDDEN)
     }

@@ -8,33 +8,33 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq)]
 pub enum Error {
     /// Nothing with that id exists, or it belongs to another tenant. Callers cannot tell the two apart.
-    NotFound(Detail),
+    NotFound(ErrorDetail),
     /// The request is wrong; repeating it will not help.
-    Invalid(Detail),
+    Invalid(ErrorDetail),
     /// The caller may not do this; another may.
-    Forbidden(Detail),
+    Forbidden(ErrorDetail),
     /// The request was based on an older state; read again, then decide.
-    Conflict(Detail),
+    Conflict(ErrorDetail),
     /// Temporarily unavailable: retry later, or elsewhere.
-    Busy(Detail),
+    Busy(ErrorDetail),
     /// A named limit was exceeded; both numbers are in the text.
-    TooLarge(Detail),
+    TooLarge(ErrorDetail),
     /// Stored bytes differ from what was written.
-    Corrupt(Detail),
+    Corrupt(ErrorDetail),
     /// A bug, or a fault of the machine.
-    Internal(Detail),
+    Internal(ErrorDetail),
 }
 
 /// Code and text of an [`Error`].
 #[derive(Clone, PartialEq, Eq)]
-pub struct Detail {
+pub struct ErrorDetail {
     /// Stable, dotted, lower case: `append.stale_seq`.
     pub code: &'static str,
     /// One sentence on what is wrong and one on what to do next.
     pub text: String,
 }
 
-/// Codes that other code decides on: whoever makes the error and whoever looks for it use the same constant.
+/// Codes that programs compare. The code that makes an error and the code that looks for it use the same constant.
 pub mod code {
     /// The conversation has grown since the caller looked.
     pub const STALE_SEQ: &str = "append.stale_seq";
@@ -42,6 +42,20 @@ pub mod code {
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     /// A body differs from its hash.
     pub const BODY_MISMATCH: &str = "chain.body_mismatch";
+    /// A conversation with that id exists.
+    pub const CONVERSATION_EXISTS: &str = "conversation.exists";
+    /// The prompt is longer than the model's context.
+    pub const CONTEXT_OVERFLOW: &str = "model.context_overflow";
+    /// A generation was stopped by request.
+    pub const GENERATION_STOPPED: &str = "generation.stopped";
+    /// No model is configured.
+    pub const MODEL_NONE: &str = "model.none";
+    /// No model of that name is configured.
+    pub const MODEL_UNKNOWN: &str = "model.unknown";
+    /// The model refuses to answer.
+    pub const MODEL_REFUSED: &str = "model.refused";
+    /// Another compaction came first.
+    pub const COMPACTION_STALE: &str = "compaction.stale";
     /// No turns can be covered by a checkpoint yet.
     pub const NOTHING_TO_COMPACT: &str = "compaction.nothing";
     /// The required parts of a context do not fit its budget.
@@ -68,6 +82,16 @@ pub mod code {
     pub const STORE_OLDER: &str = "store.older";
     /// The conversation is not the one for which an append was prepared.
     pub const OUTDATED: &str = "append.outdated";
+    /// The disk that holds the store is full.
+    pub const STORE_FULL: &str = "store.full";
+    /// The store's disk cannot be read or written.
+    pub const STORE_IO: &str = "store.io";
+    /// The path of the store leads to other files now.
+    pub const STORE_MOVED: &str = "store.moved";
+    /// The database of the store cannot be reached.
+    pub const STORE_UNREACHABLE: &str = "store.unreachable";
+    /// The store does not answer in time.
+    pub const STORE_UNANSWERED: &str = "store.unanswered";
     /// Another transaction holds the conversation, which will not last.
     pub const HELD: &str = "store.held";
     /// Another process writes to the store now.
@@ -86,7 +110,7 @@ macro_rules! constructors {
             $(
                 #[doc = concat!("An [`Error::", stringify!($variant), "`] with a code and a sentence.")]
                 pub fn $name(code: &'static str, text: impl Into<String>) -> Error {
-                    Error::$variant(Detail { code, text: text.into() })
+                    Error::$variant(ErrorDetail { code, text: text.into() })
                 }
             )*
         }
@@ -110,12 +134,17 @@ impl Error {
         self.code() == code
     }
 
+    /// Whether stored events do not match their hashes or their chain.
+    pub fn is_chain_damage(&self) -> bool {
+        self.code().starts_with("chain.")
+    }
+
     /// The message for people.
     pub fn text(&self) -> &str {
         &self.detail().text
     }
 
-    fn detail(&self) -> &Detail {
+    fn detail(&self) -> &ErrorDetail {
         match self {
             Error::NotFound(d)
             | Error::Invalid(d)

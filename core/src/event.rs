@@ -105,7 +105,7 @@ pub mod kind {
         begins_turn(kind) || ends_turn(kind)
     }
 
-    /// Whether events of this kind, other than turns, may contain what someone wrote. All other kinds are
+    /// Whether events of this kind, other than turns, may contain text of callers. All other kinds are
     /// records of operations.
     pub fn has_words(kind: &str) -> bool {
         !is_of_turn(kind)

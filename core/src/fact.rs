@@ -150,8 +150,7 @@ pub struct StatedBody {
     /// Text of the turn that supports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quote: Option<String>,
-    /// `seq` of the turn. Among facts learned by models, the later turn wins, in whatever order turns were
-    /// read.
+    /// `seq` of the turn. Among facts learned by models, the later turn wins, in any order of reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_seq: Option<u64>,
     /// The model that stated it.
@@ -218,7 +217,7 @@ pub struct ReadBody {
     /// Number of statements kept.
     pub stated: u64,
     /// Number of statements dropped, by reason.
-    pub dropped: Dropped,
+    pub dropped: FactsDropped,
     /// Code of the error, if the model twice gave no usable reply. The range is not retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -228,8 +227,7 @@ pub struct ReadBody {
 // Stored in the log, so its names are frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "FactsDropped")]
-pub struct Dropped {
+pub struct FactsDropped {
     /// Not of the requested form, or too long.
     pub malformed: u64,
     /// Its turn was not among those shown, or has been superseded.
@@ -242,14 +240,14 @@ pub struct Dropped {
     pub known: u64,
 }
 
-impl Dropped {
+impl FactsDropped {
     /// The total over all reasons.
     pub fn total(&self) -> u64 {
         self.malformed + self.no_such_turn + self.ungrounded + self.redacted + self.known
     }
 
     /// Adds the counts of another.
-    pub fn add(&mut self, other: Dropped) {
+    pub fn add(&mut self, other: FactsDropped) {
         self.malformed += other.malformed;
         self.no_such_turn += other.no_such_turn;
         self.ungrounded += other.ungrounded;
@@ -290,10 +288,7 @@ pub fn check(subject: &str, predicate: &str, object: &str) -> Result<[String; 3]
     for (name, text, max) in parts {
         let text = tidied(text);
         if text.is_empty() {
-            return Err(Error::invalid(
-                "fact.empty",
-                format!("the {name} of a fact is empty; say what it is"),
-            ));
+            return Err(Error::invalid("fact.empty", format!("the {name} of a fact is empty; name one")));
         }
         if text.len() > max {
             let limit = if name == "object" { "OBJECT_BYTES_MAX" } else { "NAME_BYTES_MAX" };

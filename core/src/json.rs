@@ -422,7 +422,7 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
         Ok(())
     }
 
-    /// Consumes a string and returns what is between its quotes.
+    /// Consumes a string and returns the text between its quotes.
     fn string(&mut self) -> Result<&'a str, Error> {
         self.at += 1;
         let start = self.at;

@@ -119,14 +119,14 @@ fn role_named(name: &str) -> Option<Role> {
     }
 }
 
-/// The role of a message whose text begins with it, as most do. They need not be parsed for it.
+/// The role of a message that begins with it, as most do, without parsing the message.
 pub fn role_in_front(message: &str) -> Option<Role> {
     let (name, _) = message.strip_prefix(ROLE_IN_FRONT)?.split_once('"')?;
     role_named(name)
 }
 
-/// A message without a role, with that of its turn in front. `None` if it names one, or needs none: what an item of a
-/// provider is, its type says.
+/// Adds the role of the turn to a message without one. `None` if the message has a role or needs none, like an item of a
+/// provider that has a type.
 pub fn in_role(message: &str, role: Role) -> Option<String> {
     // Most begin so, and are not looked into.
     if message.starts_with(ROLE_IN_FRONT) {
@@ -406,8 +406,8 @@ pub fn json_output(text: &str) -> Option<Value> {
     }
 }
 
-/// The same where JSON stands in other text, such as behind the header of a command: then an array of the pieces, in order.
-/// There, JSON without escapes, and JSON that is part of a word or of code (`f({"a":"b"})`), stays text.
+/// JSON within other text, such as after the header of a command, as an array of the pieces in order. JSON without escapes,
+/// and JSON that is part of a word or of code (`f({"a":"b"})`), stays text.
 pub fn json_within(text: &str) -> Option<Value> {
     /// Each may be read to the end of the text.
     const FAILURES_MAX: usize = 32;
@@ -434,7 +434,7 @@ pub fn json_within(text: &str) -> Option<Value> {
     (pieces.len() > 1).then_some(Value::Array(pieces))
 }
 
-/// Whether a bracket stands by itself, and what it opens begins as an object, or as a list of objects or texts.
+/// Whether a bracket is not part of a word or of code, and begins an object, or a list of objects or texts.
 fn begins_json(text: &str, at: usize) -> bool {
     let (before, behind) = (&text[..at], text[at + 1..].trim_start());
     let within: &[char] = if text[at..].starts_with('{') { &['"'] } else { &['"', '{', '['] };

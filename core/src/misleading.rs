@@ -1,4 +1,4 @@
-//! Characters that nobody sees and that change what everybody else reads: invisible and bidirectional ones.
+//! Invisible and bidirectional characters, which make a text read differently from its bytes.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
 //! Pairing of tool calls with their results, over any list of messages of any shape.
 //!
-//! A prompt is valid only if every result follows its call and every call has its result, so whatever leaves
-//! messages out asks here which ones belong together. They are paired by id where there are ids; else by name,
-//! with the nearest result that follows, before the assistant speaks again.
+//! A prompt is valid only if every result follows its call and every call has its result, so code that drops messages
+//! looks up pairs here. Calls and results are paired by id if they have one, otherwise by name with the nearest result
+//! that follows before the assistant's next turn.
 
 use crate::message::{self, MessagePart, field, fields};
 use serde_json::Value;

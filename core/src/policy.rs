@@ -4,5 +4,5 @@
 mod compaction;
 mod facts;
 
-pub use compaction::{CompactionPolicy, OnOverflow, Strategy, is_due};
+pub use compaction::{CompactionPolicy, CompactionStrategy, OnOverflow, is_due};
 pub use facts::FactsPolicy;

@@ -16,6 +16,24 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+/// Reasons of ended turns that programs recognise. Stored in the log, so they are frozen.
+pub mod reason {
+    use crate::Error;
+
+    /// The generation of the turn was stopped by request.
+    pub const STOPPED: &str = "stopped";
+
+    /// The generation of the turn failed with this error.
+    pub fn failed(error: &Error) -> String {
+        format!("{}: {}", error.code(), error.text())
+    }
+
+    /// The text of a [`failed`] reason with this code. Any other reason is its own text.
+    pub fn text<'r>(reason: &'r str, code: &str) -> &'r str {
+        reason.strip_prefix(code).and_then(|text| text.strip_prefix(": ")).unwrap_or(reason)
+    }
+}
+
 /// Role of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -257,7 +275,7 @@ pub struct TurnBody {
     /// Reason for an abort or interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The turn that a branch copied, and the turns that it was a copy of. Erasing one of them erases this one.
+    /// The original of a copied turn, and the originals of that one. Erasing any of them erases this turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copy_of: Vec<TurnId>,
     /// The event object of an imported transcript value, where it has more than the message.
@@ -379,9 +397,8 @@ impl Turn {
         TurnRow::begun(event).map(|row| Turn::read(event.conversation, row, event))
     }
 
-    /// Whether this is a later version of the same message: a file had grown when it was imported again, or was read while
-    /// it was written. The provider was not called again for it, unlike for another answer to the same prompt, which has a
-    /// time of its own.
+    /// Whether this is a later version of the same message, imported from a file that was still growing. Another answer to
+    /// the same prompt has a different time, because the provider was called again for it.
     pub fn is_version_of(&self, earlier: &Turn) -> bool {
         let source = |turn: &Turn| Some((turn.role, turn.adapter.clone()?, turn.occurred_at?));
         earlier.superseded_by == Some(Successor::Turn(self.id))
@@ -389,6 +406,7 @@ impl Turn {
     }
 
     /// Combines a row with the event that carries its content (for most turns, the event that began it).
+    #[doc(hidden)]
     pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
         let body: TurnBody = content.read().unwrap_or_default();
         // Earlier versions stored the end of a streamed turn as it came, also without a role.

@@ -1,7 +1,7 @@
-//! Viewers: private content is shown to its own actor and to its audience, and to nobody else.
+//! Viewers: private content is visible only to its own actor and its audience.
 //!
-//! Whatever is derived from turns and events (checkpoints, recall, facts, contexts, exports, live streams) is derived from
-//! what a [`Viewer`] lets through, so that no view can forget it.
+//! Everything derived from turns and events (checkpoints, recall, facts, contexts, exports, live streams) reads them
+//! through a [`Viewer`], so that no view can forget the rule.
 
 use crate::Error;
 use crate::event::{Body, Event, Visibility, kind};
@@ -16,25 +16,25 @@ use std::sync::Arc;
 /// A reader of conversations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Viewer {
-    /// The owner of the store, who sees everything.
+    /// The owner of the store; sees everything.
     #[default]
     Owner,
-    /// These actors. Without any, only what everyone may see.
+    /// These actors. An empty list sees only public content.
     Actors(Arc<[String]>),
 }
 
 impl Viewer {
-    /// Sees only what everyone may see.
+    /// A viewer of public content only.
     pub fn everyone() -> Viewer {
         Viewer::Actors(Arc::from([]))
     }
 
-    /// Sees what any of these actors may see.
+    /// A viewer of everything that any of these actors may see.
     pub fn actors(names: impl IntoIterator<Item = String>) -> Viewer {
         Viewer::Actors(names.into_iter().collect())
     }
 
-    /// Whether it sees what only this actor may see.
+    /// Whether it sees content that is private to this actor.
     pub fn is(&self, actor: Option<&str>) -> bool {
         match self {
             Viewer::Owner => true,

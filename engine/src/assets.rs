@@ -16,16 +16,16 @@ use std::ops::Range;
 pub struct ConversationAssets<'a>(pub(crate) &'a ConversationHandle);
 
 impl ConversationAssets<'_> {
-    /// Adds an asset to a conversation, to be shown by a turn's `asset_id`. Everyone may see it.
+    /// Adds a public asset. A turn shows it by its `asset_id`.
     pub fn add(&self, name: Option<String>, mime_type: &str, bytes: Vec<u8>) -> Result<Asset, Error> {
         self.add_for(None, name, mime_type, bytes)
     }
 
-    /// As [`add`](ConversationAssets::add), for the actors of the caller only, whatever turns refer to it.
+    /// Adds an asset that only the caller's actors may see, even if public turns refer to it.
     pub fn add_private(&self, name: Option<String>, mime_type: &str, bytes: Vec<u8>) -> Result<Asset, Error> {
         let actors = self.0.tenant.caller().actors();
         if actors.is_empty() {
-            let text = "a private asset is for its actor, and you act as nobody; name an actor, or use a key that is bound to one";
+            let text = "a private asset needs an actor that may see it, and the request has none; name an actor, or use a key that is bound to one";
             return Err(Error::invalid("asset.nobody", text));
         }
         self.add_for(Some(actors.to_vec()), name, mime_type, bytes)
@@ -71,33 +71,43 @@ impl ConversationAssets<'_> {
 }
 
 impl Tenant {
-    /// The descriptor of an asset in any conversation of the tenant.
-    pub fn asset(&self, id: &str) -> Result<Asset, Error> {
-        let found = self.shared().journal.index.assets_with_id(self.name(), id, 2)?;
-        if let [(one, _), (other, _)] = found.as_slice() {
-            let text =
-                format!("{} names different assets in {one} and {other}; name the conversation", clip(id));
-            return Err(Error::invalid("asset.ambiguous", text));
-        }
-        let asset = found.first().and_then(|(_, raw)| raw.read()).filter(|asset| self.sees_asset(asset));
-        asset.ok_or_else(|| absent_asset(id))
+    /// The assets of all conversations of the tenant.
+    pub fn assets(&self) -> TenantAssets<'_> {
+        TenantAssets(self)
     }
 
     fn sees_asset(&self, asset: &Asset) -> bool {
         self.viewer().sees(asset.visibility, None, &asset.audience)
     }
+}
+
+/// The assets of a tenant.
+pub struct TenantAssets<'a>(&'a Tenant);
+
+impl TenantAssets<'_> {
+    /// The descriptor of an asset in any conversation of the tenant.
+    pub fn get(&self, id: &str) -> Result<Asset, Error> {
+        let found = self.0.shared().journal.index.assets_with_id(self.0.name(), id, 2)?;
+        if let [(one, _), (other, _)] = found.as_slice() {
+            let text =
+                format!("{} names different assets in {one} and {other}; name the conversation", clip(id));
+            return Err(Error::invalid("asset.ambiguous", text));
+        }
+        let asset = found.first().and_then(|(_, raw)| raw.read()).filter(|asset| self.0.sees_asset(asset));
+        asset.ok_or_else(|| absent_asset(id))
+    }
 
     /// An asset's bytes.
-    pub fn asset_bytes(&self, asset: &Asset) -> Result<Vec<u8>, Error> {
-        self.shared().journal.assets.get(self.name(), kept_here(asset)?)
+    pub fn bytes(&self, asset: &Asset) -> Result<Vec<u8>, Error> {
+        self.0.shared().journal.assets.get(self.0.name(), kept_here(asset)?)
     }
 
     /// A range of an asset's bytes, cut at the asset's end. The pieces that the range touches are checked against
     /// their hashes; an asset without piece hashes is read and checked as a whole.
-    pub fn asset_range(&self, asset: &Asset, range: Range<u64>) -> Result<Vec<u8>, Error> {
+    pub fn range(&self, asset: &Asset, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let sha256 = kept_here(asset)?;
         if asset.bytes == Some(0) && range.start == 0 {
-            return self.asset_bytes(asset);
+            return self.bytes(asset);
         }
         if range.is_empty() || asset.bytes.is_some_and(|bytes| range.start >= bytes) {
             let (start, end, bytes) = (range.start, range.end, asset.bytes.unwrap_or(0));
@@ -107,11 +117,11 @@ impl Tenant {
         let piece = ASSET_PIECE_BYTES as u64;
         let (first, last) = (range.start / piece, (range.end - 1) / piece);
         let (begin, bytes) = match asset.pieces.is_empty() {
-            true => (0, self.asset_bytes(asset)?),
+            true => (0, self.bytes(asset)?),
             false => {
                 let end = last.saturating_add(1).saturating_mul(piece);
                 let bytes =
-                    self.shared().journal.assets.get_range(self.name(), sha256, first * piece..end)?;
+                    self.0.shared().journal.assets.get_range(self.0.name(), sha256, first * piece..end)?;
                 let hashes = asset.pieces.iter().skip(first as usize).take((last - first) as usize + 1);
                 if !bytes.chunks(ASSET_PIECE_BYTES).map(Hash::of).eq(hashes.copied()) {
                     return Err(everturn_store::assets::damaged(sha256));

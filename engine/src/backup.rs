@@ -9,6 +9,7 @@ mod restore;
 mod take;
 
 pub use compare::{Comparison, Difference};
+pub use everturn_formats::archive::{ArchiveContents, ArchiveCounts, ArchiveHeader, ArchivedConversation};
 pub use folder::{FolderOptions, all_archives_of, archives_of};
 pub use restore::{Restored, UndoneRemovals, check, left_out};
 
@@ -16,7 +17,7 @@ use crate::everturn::Everturn;
 use crate::private;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_formats::archive::{Contents, Counts, Reader};
+use everturn_formats::archive::Reader;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -39,7 +40,7 @@ pub struct BackedUp {
     pub bytes: u64,
     /// Contents of the archive, counted.
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: ArchiveCounts,
     /// Damaged parts of the store that could not be backed up.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
@@ -55,12 +56,12 @@ pub struct BackedUp {
 pub type BackupProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 impl Everturn {
-    /// Writes everything of every tenant as one stream: in full, or only what is new since the archives that
-    /// `previous` has read. Runs beside a writing process without blocking it.
+    /// Writes all tenants into one stream: a full archive, or an increment to the archives in `previous`. Does not block
+    /// a writing process.
     pub fn backup(
         &self,
         out: impl Write,
-        previous: &Contents,
+        previous: &ArchiveContents,
         progress: BackupProgress<'_>,
     ) -> Result<BackedUp, Error> {
         take::take(&self.inner.shared, out, previous, progress).map(|(_, done)| done)
@@ -104,7 +105,7 @@ impl Everturn {
     fn write_archive(
         &self,
         path: &Path,
-        previous: Contents,
+        previous: ArchiveContents,
         progress: BackupProgress<'_>,
     ) -> Result<BackedUp, Error> {
         let partial = beside(path, ".partial");
@@ -125,7 +126,7 @@ impl Everturn {
     fn write_partial(
         &self,
         partial: &Path,
-        mut previous: Contents,
+        mut previous: ArchiveContents,
         progress: BackupProgress<'_>,
     ) -> Result<BackedUp, Error> {
         let file = File::create(partial).map_err(|error| cannot_write(partial, &error))?;
@@ -141,8 +142,8 @@ impl Everturn {
 }
 
 /// Reads archives to the end and returns their combined contents.
-pub fn contents(archives: &[PathBuf]) -> Result<Contents, Error> {
-    let mut contents = Contents::default();
+pub fn contents(archives: &[PathBuf]) -> Result<ArchiveContents, Error> {
+    let mut contents = ArchiveContents::default();
     for path in archives {
         contents.add(open(path)?).map_err(|error| error.at(path.display()))?;
     }

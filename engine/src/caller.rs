@@ -1,4 +1,4 @@
-//! Callers of a tenant: what they see, in whose name they write, the key that they hold, and a model that they bring.
+//! Callers of a tenant: their view, the actors that they write as, their access key, and a model of their own.
 //!
 //! A [`Tenant`] carries its caller, so that every handle made from it reads as that caller and signs what it writes.
 //! [`Tenant::submit`] is the door for all writes of callers: names are checked, the key is noted, secrets are redacted.
@@ -47,8 +47,8 @@ impl Default for Caller {
 }
 
 impl Caller {
-    /// The holder of an access key. One that is bound to actors sees what these see; one that is not sees everything if
-    /// it is an admin's, else what is for everyone.
+    /// The holder of an access key. A key bound to actors sees what they see. Any other admin key sees everything, and any
+    /// other key sees public content.
     pub fn holding(key: impl Into<Arc<str>>, role: KeyRole, actors: &[String]) -> Caller {
         let viewer = match (actors, role) {
             ([], KeyRole::Admin) => Viewer::Owner,
@@ -84,7 +84,7 @@ impl Caller {
         }
     }
 
-    /// Its role.
+    /// Role of the caller.
     pub(crate) fn role(&self) -> KeyRole {
         self.role
     }
@@ -94,13 +94,13 @@ impl Caller {
         self.key.as_deref()
     }
 
-    /// The same caller with a model of its own: the default for replies, and the one that writes summaries and finds facts,
-    /// whatever a policy names. Background work does not ask it.
+    /// The same caller with a model of its own. It is the default for replies, and it writes summaries and extracts facts
+    /// instead of the model that a policy names. Background work does not use it.
     pub fn bringing(self, model: Configured) -> Caller {
         Caller { model: Some(model), ..self }
     }
 
-    /// The model that it brings.
+    /// Its own model.
     pub(crate) fn model(&self) -> Option<&Configured> {
         self.model.as_ref()
     }
@@ -114,7 +114,8 @@ impl Caller {
         open.actor.as_deref().map_or(Ok(()), |actor| self.check(actor))
     }
 
-    /// Whether a turn was opened with its own key: who may act as anyone goes on with a private turn that it began for another.
+    /// Whether the turn was opened with the caller's own key. A caller that may act as anyone can continue a private turn that
+    /// it opened for another actor.
     pub(crate) fn has_opened(&self, by: Option<&str>) -> bool {
         !self.is_bound && self.key() == by
     }
@@ -370,7 +371,7 @@ impl ConversationHandle {
         Ok(self.seen_by(Viewer::actors(self.stored_names(actor.into_iter().chain(participants))?)))
     }
 
-    /// The conversation as everyone may see it: what is derived from it is for everyone.
+    /// The conversation with public content only, for derived content that is public itself.
     pub(crate) fn for_everyone(&self) -> ConversationHandle {
         self.seen_by(Viewer::everyone())
     }

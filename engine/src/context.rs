@@ -1,5 +1,5 @@
-//! Contexts for model calls: [`options`] say what is wanted, [`build`] puts it together, [`render`] writes it for a provider,
-//! [`receipts`] proves and replays it, [`projecting`] is the view of the messages.
+//! Contexts for model calls: [`options`] has the parameters, [`build`] assembles, [`render`] converts to a provider's shape,
+//! [`receipts`] records and replays, [`projecting`] projects the messages.
 
 mod build;
 mod options;

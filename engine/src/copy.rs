@@ -124,7 +124,7 @@ impl Copying<'_> {
         Ok(&self.buried[tenant])
     }
 
-    /// Whether somebody deleted it at the destination, or what it was forked from.
+    /// Whether the conversation, or its origin, was deleted at the destination.
     fn was_deleted_there(&mut self, member: &Member) -> Result<bool, Error> {
         if self.deleted_too || member.deleted.is_some() {
             return Ok(false);

@@ -85,7 +85,7 @@ pub struct Options {
     /// Reranking model, applied to the best 50 results of recall. It may be larger than the embedder, since it reads
     /// only those.
     pub reranker: Option<Arc<dyn model::Embed>>,
-    /// A folder in which a file per conversation is kept up to date.
+    /// Mirror: a folder with one file per conversation, kept up to date.
     pub mirror: Option<PathBuf>,
     /// Source of time and randomness.
     pub world: Arc<dyn World>,
@@ -330,7 +330,7 @@ impl Everturn {
         self.inner.shared.journal.ready()
     }
 
-    /// Whether it was opened for reading only, perhaps beside the one who writes: it may be behind.
+    /// Whether the store was opened for reading only. It may then lag behind a process that writes.
     pub fn is_read_only(&self) -> bool {
         self.inner.shared.options.read_only
     }
@@ -387,13 +387,13 @@ impl Everturn {
         self.inner.shared.journal.index.compact()
     }
 
-    /// Runs the compactions that are due and need no model. Closing does this as well, but then nobody can use the store.
+    /// Runs the due compactions that need no model. Closing does this as well, but the store cannot be used meanwhile.
     pub fn finish_compactions(&self) {
         self.inner.shared.finish_compactions();
     }
 
-    /// Indexes every commit now, instead of within a second, and returns what is still missing. Also works on a
-    /// read-only store, if the indexes can be written.
+    /// Indexes all commits now, instead of within a second, and returns the remaining backlog. Also works on a read-only
+    /// store, if the indexes can be written.
     pub fn index_now(&self) -> Result<Behind, Error> {
         indexer::catch_up(&self.inner.shared)?;
         self.behind()
@@ -404,8 +404,8 @@ impl Everturn {
         embedding::behind_in_all(&self.inner.shared)
     }
 
-    /// Computes missing vectors, as far as `time` allows, and returns what is still missing. The background does it
-    /// anyway; this is for a process that ends soon. Does nothing without an embedder.
+    /// Computes missing vectors for at most `time`, and returns the remaining backlog. A background thread does this anyway;
+    /// call it in a process that ends soon. Does nothing without an embedder.
     pub fn embed_now(&self, time: Duration) -> Result<Behind, Error> {
         embedding::catch_up(&self.inner.shared, None, time)?;
         self.behind()

@@ -8,7 +8,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_views::state::{self, Fold};
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,7 +40,7 @@ pub struct Folds {
     /// Each as of its last use.
     folds: Cache<Key, Arc<Fold>>,
     /// Token counts, by turn and tokenizer.
-    counts: Cache<(TurnId, Family), u64>,
+    counts: Cache<(TurnId, TokenizerFamily), u64>,
 }
 
 impl Default for Folds {
@@ -132,7 +132,7 @@ impl Shared {
     }
 
     /// Token count of a turn, computed once.
-    pub fn count(&self, family: Family, turn: TurnId, message: &Value) -> u64 {
+    pub fn count(&self, family: TokenizerFamily, turn: TurnId, message: &Value) -> u64 {
         if let Some(count) = self.folds.counts.get(&(turn, family)) {
             return count;
         }

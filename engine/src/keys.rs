@@ -40,7 +40,7 @@ pub struct NewKey {
     pub tenant: String,
     /// Role that it grants.
     pub role: KeyRole,
-    /// Actors that its holder is; any, if none is named.
+    /// Actors that the key is bound to; if empty, it may act as any actor.
     pub actors: Vec<String>,
     /// Description for people.
     pub label: Option<String>,
@@ -64,7 +64,7 @@ pub struct Grant {
     pub tenant: TenantName,
     /// Role that it grants.
     pub role: KeyRole,
-    /// Actors that its holder is; any, if there are none.
+    /// Actors that the key is bound to; if empty, it may act as any actor.
     pub actors: Vec<String>,
     /// Time at which it expires.
     pub expires: Option<Timestamp>,
@@ -77,7 +77,7 @@ impl Grant {
     }
 }
 
-/// Stored keys, and what is cached about them while the store is open.
+/// Stored keys, with a cache while the store is open.
 pub(crate) struct KeyRing {
     pub store: Arc<dyn everturn_store::AccessKeys>,
     /// Incremented when a key is created or revoked.

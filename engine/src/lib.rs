@@ -1,10 +1,10 @@
-//! A conversation store for AI agents: every turn is kept in an append-only, hash-chained log, and from the log comes what the next model
-//! call needs, inside a token budget.
+//! A conversation store for AI agents: every turn is kept in an append-only, hash-chained log, and the context of the next model call is
+//! built from that log, within a token budget.
 //!
 //! ```
 //! use everturn::{ContextOptions, Everturn, NewTurn};
 //!
-//! let store = Everturn::open("memory:")?; // or "sqlite:chats.db", which is made if it is not there
+//! let store = Everturn::open("memory:")?; // or "sqlite:chats.db", created if it does not exist
 //! let tenant = store.tenant("acme")?;
 //! let chat = tenant.create("A trip to Oslo").wait()?;
 //!
@@ -37,8 +37,8 @@
 //!
 //! # Streaming a reply
 //!
-//! [`open`](ConversationHandle::open) begins a turn, [`open_turn`](ConversationHandle::open_turn) is its handle: pieces are published at
-//! once, and if the process dies, what came so far is kept.
+//! [`open`](ConversationHandle::open) begins a turn, and [`open_turn`](ConversationHandle::open_turn) is its handle. Chunks are published at
+//! once, and the text so far survives a crash of the process.
 //!
 //! ```
 //! # use everturn::{Everturn, NewStream, NewTurn};
@@ -47,19 +47,19 @@
 //! let answer = chat.open(NewStream::default()).wait()?;
 //! let stream = chat.open_turn(answer.id);
 //! for word in ["On the ", "3rd of May."] {
-//!     // `None`: at the end. An offset makes it safe to send a piece again.
+//!     // `None` appends at the end. With an offset, a repeated chunk is harmless.
 //!     stream.chunk(None, word)?;
 //! }
-//! // Nothing to add: the pieces are its text.
+//! // Without a message, the chunks are the text of the turn.
 //! stream.commit(NewTurn::default()).wait()?;
 //! # Ok::<(), everturn::Error>(())
 //! ```
 //!
 //! # Finding your way
 //!
-//! - [`Everturn`] is an open store: opening and its [`Options`], checking, repairing, [backups](backup), access [`Keys`].
+//! - [`Everturn`] is an open store: [`Options`], checks, repair, [backups](backup), access [`Keys`].
 //! - [`Tenant`] is everything that one tenant owns: creating, listing and finding conversations, [recall](Tenant::recall) over all of them,
-//!   [import](Tenant::import), [`changes`](Tenant::changes) of all conversations. No call reaches another tenant's data.
+//!   [import](Tenant::import), [`changes`](Tenant::changes) of all conversations, their [`assets`](Tenant::assets). No call reaches another tenant's data.
 //! - [`ConversationHandle`] is one conversation: [`append`](ConversationHandle::append), [`history`](ConversationHandle::history),
 //!   [`subscribe`](ConversationHandle::subscribe), [`fork`](ConversationHandle::fork), [`supersede`](ConversationHandle::supersede),
 //!   [`edit_and_branch`](ConversationHandle::edit_and_branch),
@@ -71,14 +71,14 @@
 //!
 //! # Waiting
 //!
-//! A write returns a [`Commit`] (an append an [`Append`]): a sync caller `wait`s, an async one `.await`s, on any executor. Once it
-//! is done, the write survives a power loss. A few writes that read first, such as adding a fact or recording a context, return when
-//! they are done. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
+//! A write returns a [`Commit`] (an append returns an [`Append`]). Sync callers `wait` for it, async callers `.await` it on any
+//! executor; the write then survives a power loss. A few writes that read first, such as adding a fact or recording a context, block
+//! until they are durable. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
 //! A [`Subscription`] is an iterator for sync callers and a stream for async ones.
 //!
 //! # Errors
 //!
-//! Every [`Error`] has a class, a stable [`code`](Error::code), and a text that says what is wrong and what to do.
+//! Every [`Error`] has a class, a stable [`code`](Error::code), and a text with the problem and the remedy.
 //!
 //! # Not here
 //!
@@ -86,7 +86,7 @@
 
 // Reading order: `everturn` opens a store, `tenant` and `conversation` are its handles, `ingest` turns input into drafts of events, `journal`
 // and `writer` commit them, and tell each `Observer`. Each feature has a folder: `context`, `streaming`, `compaction`, `recall`, `facts`,
-// `generation`, `transfer`, `backup`, `erasing`, `mirror`. `background` sweeps, `load` lets requests go before background work.
+// `generation`, `transfer`, `backup`, `erasing`, `mirror`. `background` sweeps, `load` gives requests priority over background work.
 
 mod assets;
 mod background;
@@ -122,7 +122,7 @@ mod transfer;
 mod world;
 mod writer;
 
-pub use assets::ConversationAssets;
+pub use assets::{ConversationAssets, TenantAssets};
 pub use background::Swept;
 pub use caller::Caller;
 pub use compaction::{CompactOptions, Compacted, ConversationCompaction, Summary};
@@ -138,23 +138,26 @@ pub use erasing::{ErasedActor, Records};
 pub use everturn::{Everturn, Options, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::approval::{Approval, ApprovalBody};
-pub use everturn_core::asset::Asset;
-pub use everturn_core::budget::Usage;
+pub use everturn_core::asset::{Asset, Storage};
+pub use everturn_core::budget::{BudgetPolicy, BudgetRecovery, Usage};
 pub use everturn_core::chain::{ChainReport, Hash, Head};
 pub use everturn_core::conversation::{
     BudgetRef, CheckpointRef, Conversation, EventsLeft, Lifecycle, Parent, PromptRef, Retention, Settings,
     SystemPrompt, Tombstone,
 };
-pub use everturn_core::error::code;
+pub use everturn_core::error::{ErrorDetail, code};
 pub use everturn_core::event::{Body, Event, Visibility};
-pub use everturn_core::fact::{Fact, FactSource, FactStatus, Retraction};
+pub use everturn_core::fact::{Fact, FactSource, FactStatus, FactsDropped, Retraction};
 pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};
 pub use everturn_core::json::Raw;
+pub use everturn_core::policy::{CompactionPolicy, CompactionStrategy, FactsPolicy, OnOverflow};
+pub use everturn_core::redaction::RedactionMode;
 pub use everturn_core::time::Timestamp;
-pub use everturn_core::turn::{Partial, Role, Status, Successor, Tokens, Turn};
+pub use everturn_core::turn::{Partial, Role, Spoken, Status, Successor, Tokens, Turn};
 pub use everturn_core::viewer::Viewer;
 pub use everturn_core::{Error, limits};
 pub use everturn_formats::provider::Provider;
+pub use everturn_formats::session::{NewSession, SessionFields, SessionSummary};
 pub use everturn_store::{Behind, TenantUsage};
 pub use everturn_views::compaction::{Checkpoint, Covers};
 pub use everturn_views::context::{
@@ -167,6 +170,7 @@ pub use everturn_views::projection::{
 };
 pub use everturn_views::recall::{RecallKind, RecallMode, Snippet};
 pub use everturn_views::state::{PendingApproval, PendingTool, PinnedValue, Scratchpad, State, ToolBody};
+pub use everturn_views::tokens::TokenizerFamily;
 pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{
     GenerateOptions, Generated, Generating, GenerationProgress, GenerationState, GenerationStatus,

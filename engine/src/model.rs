@@ -1,11 +1,11 @@
 //! Models: requests to them, and the clients that send them.
 //!
-//! [`LanguageModel`], [`Summarizer`] and [`Embed`] are what the rest of the engine needs of a model; anything may implement
-//! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`ModelSummarizer`] with any [`LanguageModel`], [`BuiltinEmbedder`] on
-//! this machine, and with the feature `bert` `FolderEmbedder` too.
+//! The engine uses models through the traits [`LanguageModel`], [`Summarizer`] and [`Embed`], which a program may implement.
+//! [`HttpModel`] and [`HttpEmbedder`] use a server, [`ModelSummarizer`] uses a [`LanguageModel`], and [`BuiltinEmbedder`] (with
+//! the feature `bert` also `FolderEmbedder`) runs in this process.
 //!
 //! ```no_run
-//! use everturn_core::json::Raw;
+//! use everturn::Raw;
 //! use everturn::model::{Endpoint, HttpModel, LanguageModel, Protocol, ModelRequest};
 //!
 //! let model = HttpModel::new(Endpoint::new(Protocol::OpenaiChat, "http://localhost:8080/v1", "smollm2"))?;
@@ -43,6 +43,7 @@ pub use folder::FolderEmbedder;
 pub use http::HttpModel;
 
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::json::{Raw, quote};
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -56,7 +57,7 @@ use std::time::{Duration, Instant};
 
 /// A model that generates replies.
 pub trait LanguageModel: Send + Sync {
-    /// Provider whose shape its messages, tools and replies have.
+    /// Provider that defines the shape of its messages, tools and replies.
     fn provider(&self) -> Provider;
     /// Name of the model.
     fn model(&self) -> &str;
@@ -92,22 +93,22 @@ impl fmt::Debug for Configured {
 
 /// A model that summarizes.
 pub trait Summarizer: Send + Sync {
-    /// Name of the summarizer; kept with the summary.
+    /// Name of the summarizer, stored with each summary.
     fn name(&self) -> String;
-    /// The reply to these instructions about this text. Nothing is sent before the first poll.
+    /// Asks for a summary: `system` has the instructions, `user` the text. Nothing is sent before the first poll.
     fn summarize(&self, system: &str, user: &str) -> BoxFuture<'static, Result<String, Error>>;
 }
 
 /// A model that turns texts into vectors.
 pub trait Embed: Send + Sync {
-    /// Name of the model; kept with the vectors, since those of different models must not be compared.
+    /// Name of the model, stored with its vectors: vectors of different models are not comparable.
     fn model(&self) -> &str;
     /// Dimensions of its vectors, if known yet.
     fn dimensions(&self) -> Option<usize>;
-    /// One vector for each text, in their order. An empty one means that the model knows nothing in the text.
+    /// One vector per text, in order. An empty vector means that the model knows no word of the text.
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'static, Result<Vec<Vec<f32>>, Error>>;
-    /// Synchronous embedding, for a model that is about as quick as lexical indexing: its vectors are made by the
-    /// indexer, of whole texts. Those of other models are made in the background.
+    /// Synchronous embedding, for a model that is about as fast as lexical indexing. The indexer then embeds whole texts
+    /// as it indexes them; other models embed in the background.
     fn at_once(&self) -> Option<&dyn EmbedAtOnce> {
         None
     }
@@ -115,7 +116,7 @@ pub trait Embed: Send + Sync {
 
 /// A model that turns a text into a vector in microseconds, and cannot fail.
 pub trait EmbedAtOnce {
-    /// The vector of a text; empty if the model knows nothing in it.
+    /// The vector of a text; empty if the model knows no word of it.
     fn vector(&self, text: &str) -> Vec<f32>;
     /// The vector of a query, with thresholds for its results.
     fn question(&self, text: &str) -> QuestionVector;
@@ -124,7 +125,7 @@ pub trait EmbedAtOnce {
 /// Embedding of a query.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QuestionVector {
-    /// Empty if the model knows nothing in the query.
+    /// The vector; empty if the model knows no word of the query.
     pub numbers: Vec<f32>,
     /// Lexical share of the query from which an entry ranks no lower than by words alone; its vector can then only
     /// raise it. 0 in a language that the model does not know, above 1 in one that it knows.
@@ -147,7 +148,7 @@ pub enum GenerationStep {
 pub struct Generation(Pin<Box<dyn Stream<Item = Result<GenerationStep, Error>> + Send>>);
 
 impl Generation {
-    /// From any stream that ends with [`GenerationStep::Done`] or an error.
+    /// A generation from a stream that ends with [`GenerationStep::Done`] or an error.
     pub fn new(steps: impl Stream<Item = Result<GenerationStep, Error>> + Send + 'static) -> Generation {
         Generation(Box::pin(steps))
     }
@@ -220,7 +221,7 @@ pub(crate) fn wait_for<T>(future: impl Future<Output = T>, time: Option<Duration
     }
 }
 
-/// Summarizes with any generating model.
+/// A [`Summarizer`] that asks a [`LanguageModel`].
 pub struct ModelSummarizer {
     model: Arc<dyn LanguageModel>,
     /// Most tokens of a summary; `None` leaves it to the model.
@@ -228,7 +229,7 @@ pub struct ModelSummarizer {
 }
 
 impl ModelSummarizer {
-    /// Summarizes with this model.
+    /// A summarizer that asks this model.
     pub fn new(model: Arc<dyn LanguageModel>) -> ModelSummarizer {
         ModelSummarizer { model, max_output_tokens: None }
     }
@@ -278,5 +279,5 @@ impl Summarizer for ModelSummarizer {
 }
 
 fn refused() -> Error {
-    Error::invalid("model.refused", "the model refuses to summarize this; ask another model")
+    Error::invalid(code::MODEL_REFUSED, "the model refuses to summarize this; ask another model")
 }

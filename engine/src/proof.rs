@@ -1,4 +1,4 @@
-//! Verification: that a log is what was written, and that a store is healthy.
+//! Verification of logs, and health checks of a store.
 
 use crate::conversation::ConversationHandle;
 use crate::erasing::erasures::{Erasures, Gone, Recorded};
@@ -61,7 +61,7 @@ pub struct Doctor {
 }
 
 impl Tenant {
-    /// Of events without a body that their own log does not explain, those whose erasure no other log records.
+    /// Events without a body whose erasure is recorded in no log.
     fn unrecorded<'a>(
         &'a self,
         key: &Key,
@@ -134,7 +134,7 @@ impl Tenant {
                     doctor.findings.extend(assets.iter().filter_map(|asset| self.check_asset(id, asset)));
                 }
                 // Reported already.
-                Err(error) if told.contains(&id) || error.code().starts_with("chain.") => {}
+                Err(error) if told.contains(&id) || error.is_chain_damage() => {}
                 Err(error) => doctor.findings.push(Finding::about(key, error.text(), CHANGED)),
             }
             doctor.conversations += 1;
@@ -243,7 +243,7 @@ impl Tenant {
         // An asset imported as a descriptor only has its bytes elsewhere.
         let ours = everturn_store::assets::path(self.name(), asset.sha256?);
         asset.storage.as_ref().filter(|storage| storage.path.as_ref() == Some(&ours))?;
-        let error = self.asset_bytes(asset).err()?;
+        let error = self.assets().bytes(asset).err()?;
         let problem = format!("{}: {error}", asset.id);
         Some(Finding::about(self.key(conversation), problem, "restore the asset folder from a backup"))
     }
@@ -259,7 +259,7 @@ impl ConversationLog<'_> {
         self.0.log().verify_with(head, &mut |_| {})
     }
 
-    /// The same, with a callback for the number of events checked so far.
+    /// As [`verify`](ConversationLog::verify), with a callback for the number of events checked so far.
     pub fn verify_with(
         &self,
         head: Option<Hash>,
@@ -304,8 +304,8 @@ fn not_erased(turn: TurnId) -> String {
 /// Advice for a changed log.
 const CHANGED: &str = "someone or something changed the stored log; compare with a backup or an export";
 
-/// The part of an event that is not what was written. `before` is the head according to the envelope of the event
-/// before, whose stored hash may be wrong; `alone` means that the event before is missing.
+/// The part of an event that was changed. `before` is the head according to the envelope of the previous event, whose
+/// stored hash may be wrong; `alone` means that the previous event is missing.
 fn changed_part(event: &Event, before: Option<Head>, alone: bool) -> Option<&'static str> {
     let error = chain::check(event).err()?;
     if error.is(code::BODY_MISMATCH) {

@@ -17,7 +17,7 @@ use everturn_store::RecallStore;
 use indexer::Indexer;
 use std::sync::Arc;
 
-/// The index that recall searches, and what keeps it up to date.
+/// The recall index and the tasks that keep it up to date.
 pub struct RecallIndex {
     pub store: Arc<dyn RecallStore>,
     pub indexer: Arc<Indexer>,

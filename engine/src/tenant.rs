@@ -21,7 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Most conversations that are named where the beginning of an id fits several.
+/// Most conversations listed in the error for an ambiguous beginning of an id.
 const NAMED_MAX: usize = 3;
 /// Number of conversations among which the last one usually is.
 const LAST_PAGE: usize = 16;
@@ -63,9 +63,9 @@ impl From<Settings> for NewConversation {
 /// Conversations to list, latest first.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
-    /// Only those whose title contains this.
+    /// Only conversations with this text in their title.
     pub text: Option<String>,
-    /// Only those in this state.
+    /// Only conversations in this state.
     pub state: Option<Lifecycle>,
     /// Only those of this project: its name, or a folder that it is in.
     pub project: Option<String>,
@@ -77,7 +77,7 @@ pub struct ListQuery {
     pub forked_from: Option<ConversationId>,
     /// End of the previous page.
     pub after: Option<(Timestamp, ConversationId)>,
-    /// At most this many.
+    /// Most conversations of a page.
     pub limit: usize,
 }
 

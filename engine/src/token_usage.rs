@@ -1,7 +1,7 @@
-//! Tokens and time that models took, by day, model and conversation, and their cost at configured prices.
+//! Tokens, time and cost of model calls, by day, model and conversation.
 //!
-//! Counted from the log when asked for. What was counted of a conversation is kept in memory together with its position, so
-//! that the next request reads only new events.
+//! Counted from the log on request. The counts of a conversation are kept in memory with their position, so that the next
+//! request reads only new events.
 
 use crate::everturn::Shared;
 use crate::tenant::{ListQuery, Tenant};

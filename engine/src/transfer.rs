@@ -40,7 +40,7 @@ use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::reading;
 use everturn_views::state::{Fold, PINS_MAX, PinBody, SCRATCHPADS_MAX, ToolBody};
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use restore::Restore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,17 +53,16 @@ use std::sync::Arc;
 /// Number of bytes that are read to detect the format.
 const SNIFF_BYTES: usize = 512;
 
-/// The file of an import, and who imports it.
+/// Options of an import.
 #[derive(Clone, Copy, Debug)]
 pub struct ImportOptions<'a> {
-    /// Its name, which tells one conversation from another where the content does not: a list of messages has no session
-    /// id, and many begin with the same words.
+    /// Name of the file. It identifies the conversation if the content does not: a list of messages has no session id,
+    /// and many begin with the same words.
     pub name: Option<&'a str>,
-    /// Whether it is imported again when it grows. Then a tool call at its end may still get a result; otherwise it is
-    /// given up.
+    /// Whether the file is imported again as it grows. A tool call at its end then stays pending; otherwise it is given up.
     pub watched: bool,
-    /// Role of the caller; by default an admin, as the owner of the store is. Below that, a file may not delete, erase or
-    /// bring back what the caller could not.
+    /// Role of the caller; by default admin, like the owner of the store. A file cannot delete, erase or restore anything
+    /// that the role does not allow.
     pub role: KeyRole,
 }
 
@@ -121,13 +120,13 @@ pub(crate) fn ends_early(conversation: &Conversation, seq: u64) -> Error {
 }
 
 impl Tenant {
-    /// Takes over what is in a file: an export, a session file, a transcript value, or what an agent or a chat program
-    /// left; which, its content tells. Importing a file again adds only what is new.
+    /// Imports a file: an export, a session file, a transcript value, or a session of an agent or chat program. The format is
+    /// detected from the content. Importing a file again adds only what is new.
     pub fn import(&self, source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
         self.import_with(ImportOptions::default(), source, progress)
     }
 
-    /// The same, with options.
+    /// Imports a file with options.
     pub fn import_with(
         &self,
         options: ImportOptions<'_>,
@@ -160,7 +159,7 @@ impl Tenant {
         match self.caller().actors() {
             [] => Ok(()),
             _ => {
-                let text = "a file says who spoke, and your key may only speak for its own actors; import it with another key";
+                let text = "a file names the actors of its turns, and your key may write only as its own actors; import it with another key";
                 Err(Error::forbidden("import.actors", text))
             }
         }
@@ -765,7 +764,7 @@ impl ConversationHandle {
         mode: RedactionMode,
     ) -> Result<Draft, Error> {
         let input_hash = Hash::of(checkpoint.handoff_md.as_bytes());
-        let tokens_after = Family::default().count(&compaction::render(&checkpoint));
+        let tokens_after = TokenizerFamily::default().count(&compaction::render(&checkpoint));
         let id = self.shared().journal.source.ulid()?;
         let through = through.unwrap_or(TurnId(id));
         let body = CompactionBody {

@@ -58,7 +58,7 @@ pub struct AcpStep {
 /// Kind of an [`AcpStep`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum AcpChange {
-    /// A session began, or goes on.
+    /// A session began or continues.
     AcpStart(AcpStart),
     /// A piece of the text of the assistant turn that comes next.
     Chunk(String),

@@ -78,7 +78,7 @@ pub enum EntryContent {
         /// The line as it came, or an object that holds it where it is not JSON.
         body: Raw,
     },
-    /// The program summarized what was said before this place.
+    /// The program summarized the turns before this place.
     Compaction {
         /// Its type, for the report.
         what: String,
@@ -183,7 +183,7 @@ pub struct BranchPoint {
 pub struct FileProblem {
     /// The line or element.
     pub line: u64,
-    /// The problem, and what was done about it.
+    /// The problem, and how it was handled.
     pub text: String,
 }
 

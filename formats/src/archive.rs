@@ -28,7 +28,7 @@ mod ranges;
 mod read;
 mod write;
 
-pub use contents::{ArchivedConversation, Contents};
+pub use contents::{ArchiveContents, ArchivedConversation};
 pub use ranges::Ranges;
 pub use read::{EventLine, Item, Reader};
 pub use write::Writer;
@@ -50,7 +50,7 @@ const PIECE_BYTES: usize = 3 * 1024 * 1024;
 
 /// The first record.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Header {
+pub struct ArchiveHeader {
     /// See [`FORMAT`].
     pub format: u64,
     /// 1 for a full archive, one more for each increment after it.
@@ -192,7 +192,7 @@ impl From<KeyRecord> for AccessKey {
 
 /// Number of records of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ArchiveCounts {
     /// Blocks: conversations with something new.
     pub conversations: u64,
     /// Events.
@@ -220,7 +220,7 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    Backup(Header),
+    Backup(ArchiveHeader),
     Conversation(Block),
     Asset(AssetRef),
     Piece(String),
@@ -230,5 +230,5 @@ enum Line {
     Deleted(Deleted),
     Erased(Erased),
     Key(KeyRecord),
-    End(Counts),
+    End(ArchiveCounts),
 }

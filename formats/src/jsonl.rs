@@ -46,7 +46,7 @@ const ASSET_PIECE_BYTES: usize = 3 * 1024 * 1024;
 pub(crate) fn failed(doing: &str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => {
-            Error::internal(code::PIPE_CLOSED, format!("{doing}: nobody reads the output any more"))
+            Error::internal(code::PIPE_CLOSED, format!("{doing}: the reader closed the output"))
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             Error::busy("file.disk_full", format!("{doing}: {error}; make room and try again"))

@@ -1,7 +1,7 @@
 //! Messages of any shape, as a provider accepts them.
 //!
 //! [`render`] takes a list of messages in any mixture of shapes (OpenAI chat, Anthropic blocks, Responses items, Gemini
-//! contents, our own blocks) and gives back a list that the provider accepts, whatever came in:
+//! contents, our own blocks) and returns a list that the provider accepts:
 //!
 //! - Every result stands right after the message that called; a result without its call is left out, and so is a call
 //!   without its result, unless the list ends with it and nothing of its message was answered yet. Parallel calls stay
@@ -237,8 +237,7 @@ pub struct UnrenderedPart {
     pub message: usize,
     /// Description of the part, and the reason.
     pub what: String,
-    /// Whether it is something that nobody could read there: an unknown role or type, a number out of range. Whoever sent it
-    /// should be told.
+    /// Whether the part is unreadable (an unknown role or type, a number out of range), so that its sender should be told.
     pub unread: bool,
 }
 
@@ -258,7 +257,7 @@ pub fn render<M: MessageSource>(provider: Provider, input: &Input<'_, M>) -> Res
     renderer.stretch(input.messages, true)
 }
 
-/// How messages were once rendered, the oldest first: for prompts that are shown again.
+/// Version of the rendering, oldest first. Replaying a receipt uses the version that it was made with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Form {
     /// As in [`Form::PassingFields`], and failed results of our own shape went to OpenAI chat with their `is_error`.

@@ -28,7 +28,7 @@ mod write;
 pub use check::{Report, SessionProblem, check};
 pub use dispatch::{CALL, Dispatch, Dispatches, Sender, milliseconds};
 pub use entry::{
-    AgentThinking, AgentToolCall, Entry, EntryPayload, Fields, MaskGenerated, PhotographerMessage,
+    AgentThinking, AgentToolCall, Entry, EntryPayload, MaskGenerated, PhotographerMessage, SessionFields,
     SnapshotCreated, TasteConfirmation, TasteProposal, ToolResult, VocabularyGapLogged,
 };
 pub(crate) use entry::{check as check_entry, line};
@@ -37,7 +37,7 @@ pub use map::{Mapped, Mapper, conversation_id};
 pub use read::{Item, Reader, Recorded};
 pub use sink::Sink;
 pub use tally::Tally;
-pub use write::{Fsync, Mended, New, Session, SessionOptions, SessionSummary};
+pub use write::{Fsync, Mended, NewSession, Session, SessionOptions, SessionSummary};
 
 /// The types that make the frame, and the one that [`crate::jsonl`] uses for bytes. No entry has one of them.
 pub const FRAME_TYPES: [&str; 3] = [START, END, "asset_content"];

@@ -46,6 +46,7 @@ impl Protocol {
     }
 
     /// Assembler for an answer of this kind.
+    #[doc(hidden)]
     pub fn assembly(self) -> Box<dyn Assemble> {
         match self {
             Protocol::OpenaiChat => Box::<chat::Chat>::default(),
@@ -127,7 +128,7 @@ pub enum Finish {
     Length,
     /// It waits for the results of its calls.
     ToolCalls,
-    /// The provider, or the model itself, refused to go on.
+    /// The provider, or the model itself, refused to continue.
     ContentFilter,
     /// Another reason, in the provider's word.
     Other(String),

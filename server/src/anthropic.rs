@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use everturn::model::{Delta, Finish, GenerationStep, ModelReply, ModelRequest, Provider};
 use everturn_core::json::Raw;
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ async fn count(
     body.0.entry("max_tokens".into()).or_insert(Raw::of(&1)?);
     let (all, request) = request(&model, body)?;
     let tools: Vec<&str> = request.tools.iter().map(Raw::get).collect();
-    let tokens = tokens::cost(Family::of_model(model.served_name()), &all, &tools);
+    let tokens = tokens::cost(TokenizerFamily::of_model(model.served_name()), &all, &tools);
     Ok(axum::Json(json!({"input_tokens": tokens})))
 }
 

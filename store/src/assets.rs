@@ -7,6 +7,7 @@ pub use place::Place;
 use crate::runtime::Runtime;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_core::error::code;
 use everturn_core::id::TenantName;
 use everturn_core::time::Timestamp;
 use futures_executor::block_on;
@@ -86,7 +87,7 @@ impl ObjectAssets {
             Err(_) => Err(Failed::Silent(Error::busy(
                 "assets.unreachable",
                 format!(
-                    "cannot {what}: the place of assets gave no answer within {} s; try again",
+                    "cannot {what}: the asset storage did not answer within {} s; try again",
                     limit.as_secs()
                 ),
             ))),
@@ -108,7 +109,7 @@ impl ObjectAssets {
         match (cannot(what, error), &self.runtime) {
             (Error::Internal(_), Some(_)) => Error::busy(
                 "assets.unreachable",
-                format!("cannot {what} in the place of assets ({}); try again", told(error)),
+                format!("cannot {what} in the asset storage ({}); try again", told(error)),
             ),
             (told, _) => told,
         }
@@ -249,7 +250,7 @@ fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
             "cannot {what}: the disk that holds the assets is full; nothing of this request was written; free some space and try \
              again"
         );
-        return Error::busy("store.full", text);
+        return Error::busy(code::STORE_FULL, text);
     }
     Error::internal("asset.io", format!("cannot {what}: {}", told(error)))
 }

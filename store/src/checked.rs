@@ -147,7 +147,7 @@ fn turn(stored: StoredTurn) -> Result<Turn, Error> {
         status = Status::Interrupted;
     }
     if status != row.status {
-        return Err(wrong("its status is not what the log says"));
+        return Err(wrong("its status differs from the log"));
     }
     if let (Some(by), Some(seq)) = (row.superseded_by, row.superseded_seq) {
         let event = at(seq).ok_or_else(|| wrong("the event that superseded it is missing"))?;

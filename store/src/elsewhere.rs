@@ -1,4 +1,4 @@
-//! Changes that other processes make to the same store, and work that is shared with them.
+//! Changes by other processes that share the store, and leases of background work.
 
 use everturn_core::Error;
 use everturn_core::id::{Key, TenantName, TurnId};
@@ -6,7 +6,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::write::EventAddress;
 use std::time::Duration;
 
-/// Changes made by other processes. Only for storage that several processes write at once.
+/// Feed of changes by other processes. Only for storage that several processes write at the same time.
 pub trait ChangeFeed: Leases + Send + Sync {
     /// Waits until another process may have written something, at most this long. A notification may be lost;
     /// [`news`](ChangeFeed::news) is complete all the same.
@@ -22,13 +22,13 @@ pub trait ChangeFeed: Leases + Send + Sync {
     fn orphaned_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
 }
 
-/// Background work that one process does for all. A process that gives no sign for some seconds loses what it has, so
-/// work must do no harm if it is done twice: that is for the rules of a commit.
+/// Leases of background work, which one process does for all. A process without a heartbeat for some seconds loses its
+/// leases, so work may be done twice; the rules of a commit make that harmless.
 pub trait Leases {
-    /// Whether this process does a job of the whole store. The first that asks does it until it ends.
+    /// Whether this process leads a job of the whole store. The first process that asks leads it until it ends.
     fn leads(&self, job: &str) -> Result<bool, Error>;
-    /// Takes the work on a conversation, and returns the `seq` through which it was done before. `None` if another process
-    /// has it. The caller sees to it that this process takes it once.
+    /// Takes the work on a conversation, and returns the `seq` through which it is done. `None` if another process has
+    /// taken it. The caller ensures that this process takes it only once.
     fn take_work(&self, key: &Key) -> Result<Option<u64>, Error>;
     /// Ends the work on a conversation; `None` if nothing was done.
     fn end_work(&self, key: &Key, done: Option<WorkDone>) -> Result<(), Error>;
@@ -48,18 +48,18 @@ pub trait Leases {
 pub struct WorkDone {
     /// `seq` through which it is done, unless more was done before.
     pub through: u64,
-    /// When there is more to do although nothing is appended.
+    /// Time at which more work becomes due without a new event.
     pub due: Option<Timestamp>,
 }
 
 /// State of the work on a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkState {
-    /// Done through the head that was named.
+    /// Done through the given head.
     Done,
-    /// A living process has it.
+    /// Taken by a living process.
     Taken,
-    /// Nobody has it.
+    /// Not taken.
     Free,
 }
 
@@ -75,7 +75,7 @@ pub struct RemoteChanges {
 }
 
 impl RemoteChanges {
-    /// Adds later news.
+    /// Adds later changes.
     pub fn add(&mut self, later: RemoteChanges) {
         self.changed.extend(later.changed);
         self.erased.extend(later.erased);
@@ -94,6 +94,6 @@ pub struct ChangedConversation {
     pub created: bool,
     /// Whether it was deleted.
     pub deleted: bool,
-    /// When its time to live passes.
+    /// Time at which it expires.
     pub expires: Option<Timestamp>,
 }

@@ -13,7 +13,7 @@ use everturn_core::write::{EventAddress, Learned};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The whole index. Implemented by whatever implements its parts.
+/// The whole index. Implemented by every type that implements its parts.
 pub trait Index: ConversationIndex + TurnIndex + AssetIndex + Provenance + FoldCache + Maintenance {}
 
 impl<T: ConversationIndex + TurnIndex + AssetIndex + Provenance + FoldCache + Maintenance> Index for T {}
@@ -245,7 +245,7 @@ pub trait AssetIndex: Send + Sync {
     fn asset_in_use(&self, tenant: &TenantName, sha256: Hash) -> Result<bool, Error>;
 }
 
-/// Sources and copies of text: what has to be removed when a turn or an actor is erased.
+/// Sources and copies of text, to remove when a turn or an actor is erased.
 pub trait Provenance: Send + Sync {
     /// The conversation of a tenant in which a fact was first stated under this id. `None` for another tenant's, and when
     /// every statement of it was erased.

@@ -1,11 +1,11 @@
 //! Recall: lexical search and search by embedding, over turns and facts.
 //!
-//! Derived: whatever is lost is rebuilt from the log, and an index that is behind only finds less. It is kept
-//! apart from the log, so that indexing makes no append wait.
+//! Indexes are derived: a lost one is rebuilt from the log, and one that is behind only finds less. They are kept
+//! apart from the log, so that appends do not wait for indexing.
 //!
-//! Every tenant has an index of its own: whatever influences a result (counts, lengths, expanded prefixes,
-//! embeddings, how far the index is behind) belongs to the tenant who asks. Results over all tenants, and the
-//! spans of [`RecallIndex::unindexed`], are for the process that runs the store.
+//! Every tenant has an index of its own: everything that influences a result (counts, lengths, expanded prefixes,
+//! embeddings, the backlog) belongs to that tenant. Results over all tenants, and the spans of
+//! [`RecallIndex::unindexed`], are for the process that runs the store.
 //!
 //! A hit may have been superseded or erased since: callers check each turn before they show it.
 
@@ -18,7 +18,7 @@ use everturn_views::recall::{EntryCounts, EntryId, EntryNo, Filter, IndexEntry, 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// All of recall. Implemented by whatever implements its parts.
+/// All of recall. Implemented by every type that implements its parts.
 pub trait RecallStore: RecallIndex + WordSearch + VectorSearch {}
 
 impl<T: RecallIndex + WordSearch + VectorSearch> RecallStore for T {}

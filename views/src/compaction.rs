@@ -1,14 +1,13 @@
-//! Compaction: when older turns are replaced by a checkpoint, which ones, and the content of the checkpoint.
+//! Compaction: replacing older turns of the prompt by a checkpoint. When it is due, the range to cover, and the content.
 //!
 //! Everything here is pure. `engine` calls [`is_due`](everturn_core::policy::is_due) and [`plan`], sends a
 //! model the [`prompt`] and parses its reply with [`accept`] and [`complete`], or calls [`extract`], which
 //! needs no model; then it appends one event with a [`CompactionBody`]. Nothing is removed by any of this: the
 //! turns stay in the log.
 //!
-//! Checkpoints are rolling: every function that makes one takes the previous one and the turns since it. What
-//! must not get lost on the way is kept by rule (see [`limits`]): constraints, open questions and identifiers
-//! of the first round are still there after the hundredth. A summary that came from elsewhere has no lists; it is
-//! carried on in its own words.
+//! Checkpoints are rolling: every function that makes one takes the previous one and the turns since it. The rules
+//! in [`limits`] decide what to keep: constraints, open questions and identifiers of the first round survive the
+//! hundredth. An imported summary has no lists and is carried over as text.
 
 mod extractive;
 mod model;
@@ -30,11 +29,10 @@ use everturn_core::write::Summarized;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Limits on the size of a checkpoint, and what is kept when it would exceed them.
+/// Size limits of a checkpoint, and the rules for dropping entries above them.
 ///
 /// Each list has a maximum number of entries. Over it, the entries at the beginning and at the end stay and the
-/// least valuable of the middle is dropped: what was said first (the frame) and last (the current state)
-/// matters most. If all lists together are still over [`TOKENS_MAX`](limits::TOKENS_MAX), entries are dropped
+/// least valuable of the middle is dropped: the first (the frame) and the last (the current state) matter most. If all lists together are still over [`TOKENS_MAX`](limits::TOKENS_MAX), entries are dropped
 /// in this order: the middle of completed work and discoveries, then of decisions and pending work, then
 /// identifiers and files, and only then constraints and open questions.
 ///
@@ -82,7 +80,7 @@ pub mod limits {
     pub const PROMPT_CHARS_MAX: usize = 400_000;
 }
 
-/// A checkpoint: what the next model call must know of the turns that it no longer sees.
+/// A checkpoint: the summary of older turns for the next model calls.
 ///
 /// Stored in the log, so its names are frozen. Lists are oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -109,7 +107,7 @@ pub struct Checkpoint {
     /// The handoff note contains it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub earlier_summary: String,
-    /// A short note in Markdown for whoever continues. It is also the summary of a transcript value.
+    /// A short handoff note in Markdown. It is also the summary of a transcript value.
     pub handoff_md: String,
 }
 

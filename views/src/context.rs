@@ -1,6 +1,6 @@
 //! The input of one model call: sections in a fixed order, each counted, all inside a token budget.
 //!
-//! [`assemble`] decides what goes in and what is left out. It is pure: the material is gathered by `engine`,
+//! [`assemble`] selects the content. It is pure: the material is gathered by `engine`,
 //! and the result is rendered by `formats`. The same material and the same request give the same result.
 
 mod abandoned;
@@ -13,7 +13,7 @@ pub use participants::{Names, Seen, seen_by};
 pub use unpaired::{Unshown, drop_unanswered, drop_unpaired};
 
 use crate::projection::{self, Clearing, Message, ProjectionPolicy, Trigger, ViewOptions};
-use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
+use crate::tokens::{PART_TOKENS, PROMPT_TOKENS, TokenizerFamily};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::clip;
@@ -74,7 +74,7 @@ impl Section {
         }
     }
 
-    /// Default share of the room left by the fixed sections. The tail also gets what the others leave.
+    /// Default share of the room left by the fixed sections. The tail also gets the room that the others leave.
     fn share(self) -> f64 {
         match self {
             Section::Facts => 0.10,
@@ -270,7 +270,7 @@ pub struct ContextSelection {
     /// Sections to include.
     pub sections: Sections,
     /// Tokenizer.
-    pub family: Family,
+    pub family: TokenizerFamily,
     /// Tokens of the tool definitions sent along.
     pub tools_tokens: u64,
     /// Whether older turns are included where a group of turns does not fit. Earlier versions stopped there.
@@ -364,7 +364,7 @@ const BODIES_LEFT_OUT: &str = "the bodies of their tool results do not fit";
 /// Part of the room for the tail that has to be free for older turns to be tried.
 pub const FREE_PART: u64 = 10;
 
-/// Decides what is included.
+/// Selects the content of the prompt.
 pub fn assemble<'a>(request: &ContextSelection, material: &'a Material) -> Result<Assembled<'a>, Error> {
     let Material { system, state, facts, recalled, digests, tail, more, input } = material;
     let family = request.family;
@@ -470,7 +470,7 @@ pub fn room_for_state(request: &ContextSelection, material: &Material, tail: u64
 }
 
 /// Tokens of the state as a section.
-pub fn state_tokens(family: Family, state: &ContextText) -> u64 {
+pub fn state_tokens(family: TokenizerFamily, state: &ContextText) -> u64 {
     Chosen::all(family, Section::State, vec![state]).cost
 }
 
@@ -499,7 +499,7 @@ struct Chosen<'a> {
 }
 
 impl<'a> Chosen<'a> {
-    fn all(family: Family, section: Section, pieces: Vec<&'a ContextText>) -> Chosen<'a> {
+    fn all(family: TokenizerFamily, section: Section, pieces: Vec<&'a ContextText>) -> Chosen<'a> {
         let mut chosen = Chosen { section, pieces, text: String::new(), cost: 0 };
         chosen.write(family);
         chosen
@@ -507,7 +507,7 @@ impl<'a> Chosen<'a> {
 
     /// Includes as many pieces as fit, in order; a smaller one may fit where a larger one did not.
     fn within(
-        family: Family,
+        family: TokenizerFamily,
         section: Section,
         pieces: &'a [ContextText],
         share: u64,
@@ -535,7 +535,7 @@ impl<'a> Chosen<'a> {
         chosen
     }
 
-    fn write(&mut self, family: Family) {
+    fn write(&mut self, family: TokenizerFamily) {
         let texts: Vec<&str> = self.pieces.iter().map(|piece| piece.text.as_str()).collect();
         (self.text, self.cost) = (String::new(), 0);
         if !texts.is_empty() {
@@ -545,7 +545,7 @@ impl<'a> Chosen<'a> {
     }
 
     /// Drops one piece; `false` if there is none left.
-    fn drop_last(&mut self, family: Family, left_out: &mut Vec<LeftOut>) -> bool {
+    fn drop_last(&mut self, family: TokenizerFamily, left_out: &mut Vec<LeftOut>) -> bool {
         let Some(piece) = self.pieces.pop() else { return false };
         left_out.push(LeftOut {
             section: self.section,
@@ -629,7 +629,7 @@ struct TailShown<'a> {
 }
 
 /// Messages with a line in place of the body of each tool result.
-fn without_bodies(group: &[ContextMessage], family: Family) -> Result<Vec<ContextMessage>, Error> {
+fn without_bodies(group: &[ContextMessage], family: TokenizerFamily) -> Result<Vec<ContextMessage>, Error> {
     let messages: Vec<Message> =
         group.iter().map(|said| Message::read(said.raw.clone())).collect::<Result<_, _>>()?;
     let clearing = Clearing { trigger: Trigger::ToolUses(0), keep: 0, ..Clearing::default() };

@@ -5,8 +5,8 @@
 //! [`context`] fits all of that into a token budget, counted by [`tokens`]; [`recall`] and [`vectors`] rank
 //! earlier turns; [`facts`] derives facts.
 //!
-//! This crate decides nothing about what is written (that is `core`), and like `core` it has no disk, no clock,
-//! no network and no randomness. Dropping anything that it made and deriving it again gives the same bytes.
+//! The rules of writing are in `core`. Like `core`, this crate has no disk, no clock, no network and no randomness.
+//! Deriving a value again gives the same bytes.
 
 pub mod compaction;
 pub mod context;

@@ -38,7 +38,7 @@ use std::sync::Arc;
 /// Version of the terms: an index of another version is rebuilt.
 pub const TERMS_VERSION: u32 = 9;
 
-/// Two texts with a lower cosine are unrelated, whatever the model.
+/// Two texts with a lower cosine are unrelated, for every model.
 pub const UNRELATED_BELOW: f64 = 0.25;
 
 /// Kind of an entry.
@@ -172,7 +172,7 @@ impl IndexEntry {
         })
     }
 
-    /// The entries of a turn: one of what everyone may find, and one for those who may see more than that.
+    /// The entries of a turn: one with its public text, and one with all of its text for those who may see it.
     pub fn all_of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Vec<IndexEntry> {
         let public = Viewer::everyone().turn(turn.clone());
         let mut entries: Vec<IndexEntry> = IndexEntry::of_turn(tenant, &public, fallen).into_iter().collect();
@@ -214,7 +214,7 @@ const MIXED: &str = "mixed";
 pub struct Filter {
     /// Only in this conversation, inherited turns included.
     pub conversation: Option<ConversationId>,
-    /// Only what was said in these conversations, without what they inherited. Not together with `conversation`.
+    /// Only entries of these conversations, without inherited ones. Not together with `conversation`.
     pub among: Option<Vec<ConversationId>>,
     /// Only by these actors.
     pub actors: Vec<String>,

@@ -1,6 +1,6 @@
-//! The speaker of a turn. Agents write more into messages of the role `user` than a person says: Anthropic's shape carries
-//! tool results there, and the programs add notices, commands and instructions of their own. The role stays what the
-//! provider was sent; whoever shows, searches or summarizes turns asks here.
+//! The speaker of a turn. Messages of the role `user` contain more than the words of a person: Anthropic's shape has tool
+//! results there, and agents add notices, commands and instructions. The role of a turn stays as it was sent to the
+//! provider; code that shows, searches or summarizes turns determines the speaker here.
 
 use everturn_core::message::{self, MessagePart};
 use everturn_core::turn::{Role, Turn};
@@ -11,10 +11,10 @@ use std::borrow::Cow;
 /// The speaker of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Speech {
-    /// The role whose words these are: a person's, if there are any beside others. What a program writes is like what a
-    /// tool answers, so a notice is `tool`.
+    /// Role of the speaker: the person's, if a person wrote any of it. Text of a program counts as tool output, so a notice
+    /// is `tool`.
     pub role: Role,
-    /// The kind of notice, in words for people, if a program wrote this in the name of a person.
+    /// The kind of notice, as a label, if a program wrote this in a person's message.
     pub notice: Option<&'static str>,
 }
 
@@ -25,7 +25,7 @@ impl Speech {
     }
 }
 
-/// Elements that agents put around text of their own, and what each is.
+/// Elements that agents put around their own text, with the kind of each.
 const ELEMENTS: [(&str, &str); 33] = [
     ("bash-input", "shell command"),
     ("bash-stderr", "shell output"),
@@ -77,10 +77,10 @@ const BEGINNINGS: [(&str, &str); 8] = [
 /// The heading below which Codex' extensions of editors put what was asked.
 const REQUEST: &str = "## My request for Codex:";
 
-/// The element in which Cursor puts them, behind others of its own.
+/// The element in which Cursor puts a person's words, after elements of its own.
 const QUERY: (&str, &str) = ("<user_query>", "</user_query>");
 
-/// The lines between which Gemini CLI and Qwen Code put the files that a person named, behind their words.
+/// The lines around the files that a person named, which Gemini CLI and Qwen Code add after the person's words.
 const FILES: (&str, &str) = ("--- Content from referenced files ---", "--- End of content ---");
 const FILE: &str = "attachment";
 
@@ -93,19 +93,19 @@ pub struct Stretch<'t> {
     pub text: &'t str,
 }
 
-/// The words of a person in a text of the role `user`, without what a program put before, between and behind them. `Err`
-/// with the kind of notice if nothing is left.
+/// The words of a person in a text of the role `user`, without the text that a program added. `Err` with the kind of
+/// notice if nothing is left.
 pub fn words(text: &str) -> Result<Cow<'_, str>, &'static str> {
     Texts::default().words(text)
 }
 
-/// Splits a text of the role `user` into what a program wrote and the words of a person. Neighbouring notices of one kind
-/// are one.
+/// Splits a text of the role `user` into notices of a program and words of a person. Adjacent notices of the same kind
+/// are joined.
 pub fn stretches(text: &str) -> Vec<Stretch<'_>> {
     Texts::default().stretches(text)
 }
 
-/// The texts of one message, read in order: what a program wrote may begin in one and end in another.
+/// The texts of one message, read in order: a notice of a program may begin in one and end in another.
 #[derive(Default)]
 pub struct Texts {
     in_files: bool,
@@ -277,8 +277,8 @@ impl<'t> Stretches<'t> {
     }
 }
 
-/// What a person typed in an element that a text begins with, and where the element ends: the request behind a command, and
-/// what an agent was told to remember.
+/// The part of a leading element that a person typed (the arguments of a command, a note to remember), and the end of the
+/// element.
 fn typed(text: &str) -> Option<(std::ops::Range<usize>, usize)> {
     let name = ["command-args", "user-memory-input"]
         .into_iter()
@@ -366,7 +366,7 @@ fn closing(text: &str, name: &str) -> Option<usize> {
     text.match_indices("</").find(is_it).map(|(at, _)| at + name.len() + 3)
 }
 
-/// The texts of a message, split by speaker, if a program wrote some of what a person sent. Empty otherwise.
+/// The texts of a message, split by speaker, if a program wrote part of it. Empty otherwise.
 pub fn spoken(message: &Value) -> Vec<Stretch<'_>> {
     let (mut all, mut is_split, mut texts) = (Vec::new(), false, Texts::default());
     for part in message::parts(message) {
@@ -379,7 +379,7 @@ pub fn spoken(message: &Value) -> Vec<Stretch<'_>> {
     if is_split { all } else { Vec::new() }
 }
 
-/// The speaker of a turn, which is not always what its role says.
+/// The speaker of a turn, which may differ from its role.
 pub fn of_turn(turn: &Turn) -> Speech {
     let message = if turn.role == Role::User { turn.value() } else { None };
     of_said(turn, message.as_ref())

@@ -80,7 +80,7 @@ pub struct Fold {
     pub prompt: Option<u64>,
     /// `seq` of the last receipt.
     pub receipt: Option<u64>,
-    /// `seq` of the last projection since the last edit: earlier decisions may be about what was edited.
+    /// `seq` of the last projection since the last edit. Earlier decisions may concern edited messages.
     pub projection: Option<u64>,
     /// Current statements about facts, corrections and retractions. Those learned from superseded or aborted
     /// turns are not among them.
@@ -198,7 +198,7 @@ pub struct ToolBody {
     /// Name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// Description for people of what it is doing.
+    /// Description of the work, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 }
@@ -294,7 +294,7 @@ impl Fold {
         tools
     }
 
-    /// Applies the next event. One that lacks what its kind requires changes nothing.
+    /// Applies the next event. An event without the fields that its kind requires changes nothing.
     pub fn apply(&mut self, event: &Event) {
         match event.kind.as_str() {
             kind::CREATED | kind::UPDATED => self.settings(event),
@@ -701,6 +701,7 @@ pub struct Scratchpad {
 
 impl PendingApproval {
     /// Reads it from the event that requested it.
+    #[doc(hidden)]
     pub fn read(waiting: &Waiting, event: Option<&Event>) -> PendingApproval {
         let body = event.and_then(Event::read::<ApprovalBody>).unwrap_or_default();
         PendingApproval {
@@ -718,6 +719,7 @@ impl PendingApproval {
 
 impl PendingTool {
     /// Reads it from the turn that called it.
+    #[doc(hidden)]
     pub fn called(tool: &Tool, message: Option<&Value>) -> PendingTool {
         let arguments = message.and_then(|message| {
             let calls = pairing::pair([message]).calls;
@@ -728,6 +730,7 @@ impl PendingTool {
     }
 
     /// Reads it from the event that announced it.
+    #[doc(hidden)]
     pub fn announced(tool: &Tool, event: Option<&Event>) -> PendingTool {
         PendingTool::new(tool, event.and_then(Event::read::<ToolBody>).and_then(|body| body.summary))
     }
@@ -749,11 +752,13 @@ impl State {
     }
 
     /// The same with the checkpoint in another form.
+    #[doc(hidden)]
     pub fn render_as(&self, form: CheckpointForm) -> String {
         self.render_within(usize::MAX, usize::MAX, form)
     }
 
     /// The state as text for a prompt, which is the same with few short approvals. Frozen: receipts are replayed with it.
+    #[doc(hidden)]
     pub fn render_for_prompt(&self, form: CheckpointForm) -> String {
         self.render_within(APPROVALS_SHOWN_MAX, QUESTION_SHOWN_BYTES_MAX, form)
     }

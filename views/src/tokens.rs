@@ -25,7 +25,7 @@ pub const MEDIA_TOKENS: u64 = 3200;
 
 /// Tokenizer of a family of models.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub enum Family {
+pub enum TokenizerFamily {
     /// GPT-4o and all later models of OpenAI.
     #[default]
     O200k,
@@ -35,44 +35,44 @@ pub enum Family {
     Estimate,
 }
 
-impl Family {
+impl TokenizerFamily {
     /// The family of a model by its name; an unknown model is estimated.
-    pub fn of_model(name: &str) -> Family {
+    pub fn of_model(name: &str) -> TokenizerFamily {
         // Servers that offer many models prefix the vendor: `openai/gpt-4o`.
         let name = name.rsplit('/').next().unwrap_or(name);
         let begins = |with: &[&str]| with.iter().any(|start| name.starts_with(start));
         if begins(&["gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5", "chatgpt-4o", "o1", "o3", "o4", "gpt-oss"]) {
-            Family::O200k
+            TokenizerFamily::O200k
         } else if begins(&["gpt-4", "gpt-3.5", "text-embedding-3", "text-embedding-ada-002"]) {
-            Family::Cl100k
+            TokenizerFamily::Cl100k
         } else {
-            Family::Estimate
+            TokenizerFamily::Estimate
         }
     }
 
     /// The name in results and receipts.
     pub fn as_str(self) -> &'static str {
         match self {
-            Family::O200k => "o200k_base",
-            Family::Cl100k => "cl100k_base",
-            Family::Estimate => "estimate",
+            TokenizerFamily::O200k => "o200k_base",
+            TokenizerFamily::Cl100k => "cl100k_base",
+            TokenizerFamily::Estimate => "estimate",
         }
     }
 
     /// About how many tokens of the default family this many of this one are.
     pub fn in_default(self, tokens: u64) -> u64 {
         match self {
-            Family::O200k | Family::Cl100k => tokens,
-            Family::Estimate => tokens.saturating_mul(5) / 7,
+            TokenizerFamily::O200k | TokenizerFamily::Cl100k => tokens,
+            TokenizerFamily::Estimate => tokens.saturating_mul(5) / 7,
         }
     }
 
     /// Number of tokens of a text.
     pub fn count(self, text: &str) -> u64 {
         match self {
-            Family::O200k => vocabulary::O200K.count(text) as u64,
-            Family::Cl100k => vocabulary::CL100K.count(text) as u64,
-            Family::Estimate => (Family::O200k.count(text) * 7).div_ceil(5),
+            TokenizerFamily::O200k => vocabulary::O200K.count(text) as u64,
+            TokenizerFamily::Cl100k => vocabulary::CL100K.count(text) as u64,
+            TokenizerFamily::Estimate => (TokenizerFamily::O200k.count(text) * 7).div_ceil(5),
         }
     }
 
@@ -80,8 +80,8 @@ impl Family {
     /// own: `cl100k_base` is read, which clients of embedding models send.
     pub fn decode(self, tokens: &[u32]) -> Option<String> {
         let bytes = match self {
-            Family::O200k => vocabulary::O200K.decode(tokens),
-            Family::Cl100k | Family::Estimate => vocabulary::CL100K.decode(tokens),
+            TokenizerFamily::O200k => vocabulary::O200K.decode(tokens),
+            TokenizerFamily::Cl100k | TokenizerFamily::Estimate => vocabulary::CL100K.decode(tokens),
         };
         String::from_utf8(bytes?).ok()
     }
@@ -171,11 +171,11 @@ mod tests {
     #[test]
     fn tokens_are_decoded_or_refused() {
         for (family, tokens, text) in [
-            (Family::Cl100k, vec![15339, 1917], Some("hello world")),
-            (Family::Estimate, vec![15339, 1917], Some("hello world")),
-            (Family::O200k, vec![24912, 2375], Some("hello world")),
-            (Family::Cl100k, vec![], Some("")),
-            (Family::Cl100k, vec![u32::MAX], None),
+            (TokenizerFamily::Cl100k, vec![15339, 1917], Some("hello world")),
+            (TokenizerFamily::Estimate, vec![15339, 1917], Some("hello world")),
+            (TokenizerFamily::O200k, vec![24912, 2375], Some("hello world")),
+            (TokenizerFamily::Cl100k, vec![], Some("")),
+            (TokenizerFamily::Cl100k, vec![u32::MAX], None),
         ] {
             assert_eq!(family.decode(&tokens).as_deref(), text, "{family:?} {tokens:?}");
         }
@@ -192,36 +192,36 @@ mod tests {
             ("お誕生日おめでとう", 8, 9),
             ("2 + 2 = 4", 7, 7),
         ] {
-            assert_eq!(Family::O200k.count(text), o200k, "{text}");
-            assert_eq!(Family::Cl100k.count(text), cl100k, "{text}");
+            assert_eq!(TokenizerFamily::O200k.count(text), o200k, "{text}");
+            assert_eq!(TokenizerFamily::Cl100k.count(text), cl100k, "{text}");
         }
     }
 
     #[test]
     fn an_estimate_is_higher_than_the_exact_count() {
         let text = "The quick brown fox jumps over the lazy dog, 42 times: src/store/sqlite.rs";
-        assert!(Family::Estimate.count(text) * 5 >= Family::O200k.count(text) * 7);
+        assert!(TokenizerFamily::Estimate.count(text) * 5 >= TokenizerFamily::O200k.count(text) * 7);
     }
 
     #[test]
     fn models_are_known_by_name() {
         for (name, family) in [
-            ("gpt-4o-mini", Family::O200k),
-            ("openai/gpt-5", Family::O200k),
-            ("o3", Family::O200k),
-            ("gpt-4-turbo", Family::Cl100k),
-            ("gpt-3.5-turbo", Family::Cl100k),
-            ("claude-sonnet-4-5", Family::Estimate),
-            ("SmolLM2-135M", Family::Estimate),
+            ("gpt-4o-mini", TokenizerFamily::O200k),
+            ("openai/gpt-5", TokenizerFamily::O200k),
+            ("o3", TokenizerFamily::O200k),
+            ("gpt-4-turbo", TokenizerFamily::Cl100k),
+            ("gpt-3.5-turbo", TokenizerFamily::Cl100k),
+            ("claude-sonnet-4-5", TokenizerFamily::Estimate),
+            ("SmolLM2-135M", TokenizerFamily::Estimate),
         ] {
-            assert_eq!(Family::of_model(name), family, "{name}");
+            assert_eq!(TokenizerFamily::of_model(name), family, "{name}");
         }
     }
 
     /// Renderers split a message into items, and join items into one message.
     #[test]
     fn the_same_parts_cost_the_same_in_every_shape() {
-        let family = Family::O200k;
+        let family = TokenizerFamily::O200k;
         let chat = family.message(&json!({"role":"assistant","content":"I look.",
             "tool_calls":[{"id":"c","type":"function","function":{"name":"read","arguments":"{\"path\":\"a.rs\"}"}}]}));
         let items = family.message(&json!({"role":"assistant","content":[{"type":"output_text","text":"I look."}]}))
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn media_and_seals_have_a_price() {
-        let family = Family::O200k;
+        let family = TokenizerFamily::O200k;
         let image = json!({"role":"user","content":[{"type":"image","asset_id":"asset_1"}]});
         assert_eq!(family.message(&image), IMAGE_TOKENS + PART_TOKENS);
         let sealed = json!({"role":"assistant","content":[{"type":"thinking","thinking":"","signature":"x".repeat(400)}]});

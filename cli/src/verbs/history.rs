@@ -250,7 +250,7 @@ fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<
 
 /// Whether the error is that stored data does not match its hash.
 fn is_damage(error: &Error) -> bool {
-    error.code().starts_with("chain.") || error.is(code::TURN_ROW)
+    error.is_chain_damage() || error.is(code::TURN_ROW)
 }
 
 /// A page with an error in place of each damaged entry. Locates damage by bisection.

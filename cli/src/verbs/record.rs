@@ -15,7 +15,7 @@ use everturn_core::json::Raw;
 use everturn_core::redaction::without_secrets;
 use everturn_core::time::Timestamp;
 use everturn_formats::session::{
-    CALL, Dispatches, Entry, Fields, New, Sender, Session, SessionOptions, Sink, ToolResult,
+    CALL, Dispatches, Entry, NewSession, Sender, Session, SessionFields, SessionOptions, Sink, ToolResult,
 };
 use everturn_server::Proxy;
 use serde_json::json;
@@ -195,14 +195,15 @@ impl RecordWriter {
     /// `at` is the time of the first entry: nothing is recorded before the beginning.
     fn begin(&self, at: Timestamp) -> Result<Destination, Error> {
         let client = self.dispatches.client().map(str::to_string);
-        let extra = Fields::of(&json!({"program": "everturn record", "transport": self.transport}))?;
+        let extra = SessionFields::of(&json!({"program": "everturn record", "transport": self.transport}))?;
         if let Some(folder) = &self.folder {
             let subject = folder.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
                 let text = format!("{} names no folder; write it as photos/img_1", folder.display());
                 Error::invalid("session.subject", text)
             })?;
-            let extra = Fields([extra.0, Fields::of(&json!({"server": self.subject}))?.0].concat());
-            let new = New { agent_provider: client, extra, ..New::about(subject, uuid()?, at) };
+            let extra =
+                SessionFields([extra.0, SessionFields::of(&json!({"server": self.subject}))?.0].concat());
+            let new = NewSession { agent_provider: client, extra, ..NewSession::about(subject, uuid()?, at) };
             let root = folder.parent().unwrap_or(Path::new(""));
             let session = Session::start(root, &new, SessionOptions::default());
             return Ok(Destination::File(Sink::new(Ok(session?), |_| {})));
@@ -240,11 +241,11 @@ impl RecordWriter {
         }
         match self.record.take() {
             Some(Ok(Destination::File(sink))) => {
-                sink.end(SystemWorld.now(), &Fields::default());
+                sink.end(SystemWorld.now(), &SessionFields::default());
                 Ok(())
             }
             Some(Ok(Destination::Store { store, conversation, is_ours: true })) => {
-                let (conversation, fields) = (conversation.into(), Fields::default());
+                let (conversation, fields) = (conversation.into(), SessionFields::default());
                 store.call(EndSession { conversation, fields, idempotency_key: None }).map(drop)
             }
             _ => Ok(()),

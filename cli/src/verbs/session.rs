@@ -10,7 +10,7 @@ use everturn_core::error::code;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_formats::jsonl::LINE_BYTES_MAX;
-use everturn_formats::session::{self, Entry, Fields, Fsync, New, Report, SessionOptions};
+use everturn_formats::session::{self, Entry, Fsync, NewSession, Report, SessionFields, SessionOptions};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -156,14 +156,14 @@ fn start(args: &Args, verb: &Start) -> Result<(), Failure> {
         Error::invalid("session.subject", text)
     })?;
     let session_id = verb.session_id.clone().map_or_else(uuid, Ok)?;
-    let new = New {
+    let new = NewSession {
         subject_key: verb.subject_key.clone(),
         agent_provider: verb.agent_provider.clone(),
         agent_temperature: verb.agent_temperature,
         context_loaded: verb.context.clone(),
         starting_snapshot_hash: verb.starting_snapshot_hash.clone(),
         extra: data(verb.data.as_deref())?,
-        ..New::about(subject, session_id, at(verb.at))
+        ..NewSession::about(subject, session_id, at(verb.at))
     };
     let root = verb.folder.parent().unwrap_or(Path::new(""));
     let session = session::Session::start(root, &new, SessionOptions { fsync: Fsync::Always })?;
@@ -233,7 +233,7 @@ fn next_entry(input: &mut impl BufRead, line: u64) -> Result<Option<Entry>, Fail
     }
     let text = std::str::from_utf8(&bytes)
         .map_err(|_| place(Error::invalid("input.not_utf8", "it is not UTF-8; convert it first"), line))?;
-    let mut fields = Fields::parse(text.trim()).map_err(|e| place(e, line))?;
+    let mut fields = SessionFields::parse(text.trim()).map_err(|e| place(e, line))?;
     let kind: Option<String> = fields.take("type").and_then(|raw| raw.read());
     let wrong = |text: &str| place(Error::invalid("session.input", text), line);
     let kind = kind.ok_or_else(|| wrong("it has no type; give each entry one"))?;
@@ -355,8 +355,8 @@ fn at(given: Option<Timestamp>) -> Timestamp {
     given.unwrap_or_else(|| SystemWorld.now())
 }
 
-fn data(text: Option<&str>) -> Result<Fields, Error> {
-    text.map_or(Ok(Fields::default()), Fields::parse).map_err(|e| e.at("--data"))
+fn data(text: Option<&str>) -> Result<SessionFields, Error> {
+    text.map_or(Ok(SessionFields::default()), SessionFields::parse).map_err(|e| e.at("--data"))
 }
 
 /// A random UUID, version 4.

@@ -12,10 +12,10 @@ pub struct CompactionPolicy {
     pub max_turns: u64,
     /// Number of unsummarized content tokens above which a compaction is due.
     pub max_tokens: u64,
-    /// Number of turns at the end that [`Strategy::Tail`] and [`Strategy::Threshold`] keep verbatim.
+    /// Number of turns at the end that [`CompactionStrategy::Tail`] and [`CompactionStrategy::Threshold`] keep verbatim.
     pub keep_last: usize,
     /// Strategy: when to compact, and how much.
-    pub strategy: Strategy,
+    pub strategy: CompactionStrategy,
     /// Whether compaction runs automatically. It can always be requested.
     pub auto: bool,
     /// Model that writes the checkpoint; without one it is extracted.
@@ -23,7 +23,7 @@ pub struct CompactionPolicy {
     pub summarizer: Option<String>,
     /// Reaction to a provider's error that the prompt is too long.
     pub on_overflow: OnOverflow,
-    /// Context window of the model in tokens; required by [`Strategy::Threshold`].
+    /// Context window of the model in tokens; required by [`CompactionStrategy::Threshold`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_limit: Option<u64>,
     /// Number of those tokens to leave free.
@@ -38,7 +38,7 @@ impl Default for CompactionPolicy {
             max_turns: 50,
             max_tokens: 8000,
             keep_last: 2,
-            strategy: Strategy::Half,
+            strategy: CompactionStrategy::Half,
             auto: true,
             summarizer: None,
             on_overflow: OnOverflow::CompactAndRetry,
@@ -52,7 +52,7 @@ impl Default for CompactionPolicy {
 /// Strategy: when a compaction is due and how much it covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Strategy {
+pub enum CompactionStrategy {
     /// Over `max_turns` or `max_tokens`: the oldest half, rounded down, at least one turn.
     Half,
     /// Over `max_turns` or `max_tokens`: all but the last `keep_last` turns.
@@ -90,9 +90,9 @@ impl CompactionPolicy {
                 }
                 "strategy" => {
                     policy.strategy = match value.as_str() {
-                        Some("half") => Strategy::Half,
-                        Some("tail") => Strategy::Tail,
-                        Some("threshold") => Strategy::Threshold,
+                        Some("half") => CompactionStrategy::Half,
+                        Some("tail") => CompactionStrategy::Tail,
+                        Some("threshold") => CompactionStrategy::Threshold,
                         _ => return Err(wrong(field, value, "\"half\", \"tail\" or \"threshold\"")),
                     }
                 }
@@ -140,7 +140,7 @@ impl CompactionPolicy {
                     policy.reserved_tokens
                 ),
             )),
-            None if policy.strategy == Strategy::Threshold => Err(Error::invalid(
+            None if policy.strategy == CompactionStrategy::Threshold => Err(Error::invalid(
                 "policy.compaction",
                 "policy.compaction.input_limit is missing; strategy \"threshold\" needs the model's limit in tokens",
             )),
@@ -156,8 +156,10 @@ pub fn is_due(policy: &CompactionPolicy, turns: u64, tokens: u64, prompt_tokens:
     policy.auto
         && turns > 0
         && match policy.strategy {
-            Strategy::Half | Strategy::Tail => turns > policy.max_turns || tokens > policy.max_tokens,
-            Strategy::Threshold => policy
+            CompactionStrategy::Half | CompactionStrategy::Tail => {
+                turns > policy.max_turns || tokens > policy.max_tokens
+            }
+            CompactionStrategy::Threshold => policy
                 .input_limit
                 .is_some_and(|limit| prompt_tokens >= limit.saturating_sub(policy.reserved_tokens)),
         }

@@ -13,7 +13,7 @@ pub struct FactsPolicy {
     /// Whether e-mail addresses, phone and card numbers are removed before anything is stored. Secrets always
     /// are.
     pub redact: bool,
-    /// Instructions to a model on what else to remove, in a separate step.
+    /// Instructions for a separate step in which a model redacts further content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redact_prompt: Option<String>,
     /// Model that reads the turns.
@@ -45,7 +45,7 @@ impl FactsPolicy {
             match field.as_str() {
                 "extract" => policy.extract = yes()?,
                 "redact" => policy.redact = yes()?,
-                "redact_prompt" => policy.redact_prompt = text("a text that says what to remove")?,
+                "redact_prompt" => policy.redact_prompt = text("a text with instructions on what to remove")?,
                 "model" => policy.model = text("the name of a model")?,
                 "timeout_s" => {
                     let seconds = value.as_u64().filter(|seconds| *seconds > 0);

@@ -9,6 +9,7 @@ use crate::Error;
 use crate::budget::Usage;
 use crate::chain::{self, Head};
 use crate::conversation::{Conversation, Lifecycle, Parent, Settings};
+use crate::error::code;
 use crate::event::{Draft, Event, kind};
 use crate::id::{Key, TurnId};
 use crate::time::Timestamp;
@@ -233,7 +234,7 @@ fn admit(
         && body.previous != conversation.checkpoint
     {
         return Err(Error::conflict(
-            "compaction.stale",
+            code::COMPACTION_STALE,
             "another compaction finished first; nothing is lost, and there may be nothing left to compact",
         ));
     }

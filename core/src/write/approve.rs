@@ -7,7 +7,7 @@ use crate::conversation::Conversation;
 use crate::event::{Draft, Event};
 
 /// Refuses a request or a resolution that the log does not allow. The caller knows the request and the last event about
-/// the approval up to `seen`; what came since is read here.
+/// the approval up to `seen`; later events are read here.
 pub(super) fn check(
     conversation: &Conversation,
     draft: &Draft,

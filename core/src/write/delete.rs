@@ -1,4 +1,4 @@
-//! Deleting a conversation, except for what its forks still read of it and of its ancestors.
+//! Deletion of a conversation. Events that its forks still read stay, also those of its ancestors.
 
 use super::lookup::{Fork, Lookup, Traces};
 use crate::Error;

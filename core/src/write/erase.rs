@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Erasure {
     /// Events whose bodies are removed, with their rows among summaries and echoes. Each has a body now.
     pub bodies: Vec<EventRef>,
-    /// Those of them whose row among the assets is removed.
+    /// Events among `bodies` that lose their row among the assets.
     pub assets: Vec<EventRef>,
-    /// Those of them whose row among the facts is removed.
+    /// Events among `bodies` that lose their row among the facts.
     pub facts: Vec<EventRef>,
-    /// Turns whose references to assets are removed.
+    /// Turns that lose their references to assets.
     pub references: Vec<EventRef>,
     /// Folds to remove: those of each conversation from `seq` on, and those of its forks that see this event.
     pub folds: Vec<EventRef>,
@@ -278,7 +278,7 @@ pub fn checkpoint(conversation: u64, lookup: &dyn Lookup) -> Result<Option<Check
     checkpoint_at(conversation, u64::MAX, &|_| false, lookup)
 }
 
-/// The same at a `seq`, without the events that are `gone` in a moment.
+/// The checkpoint in force at a `seq`, without the events that are about to be erased (`gone`).
 fn checkpoint_at(
     conversation: u64,
     through: u64,

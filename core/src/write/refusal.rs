@@ -53,7 +53,7 @@ pub(super) fn outdated() -> Error {
 
 pub(super) fn exists(conversation: &Conversation) -> Error {
     Error::conflict(
-        "conversation.exists",
+        code::CONVERSATION_EXISTS,
         format!(
             "{} exists already, with {} events; append to it instead",
             conversation.id, conversation.head.seq

@@ -8,7 +8,7 @@ use everturn_core::access::AccessKey;
 use everturn_core::chain::{body_hash, envelope_hash};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TenantName};
-use everturn_formats::archive::{Block, Contents, Item, Reader};
+use everturn_formats::archive::{ArchiveContents, Block, Item, Reader};
 use everturn_store::Member;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -98,7 +98,7 @@ pub fn compare(
 }
 
 /// Conversations of the store, by their number in the backup.
-fn find(members: &[Member], contents: &Contents) -> HashMap<u64, Member> {
+fn find(members: &[Member], contents: &ArchiveContents) -> HashMap<u64, Member> {
     let mut by_key: HashMap<&Key, &Member> = HashMap::new();
     for member in members {
         // The newest one, unless it is deleted and an older one is not.
@@ -121,7 +121,7 @@ fn find(members: &[Member], contents: &Contents) -> HashMap<u64, Member> {
 
 struct Comparing<'a> {
     shared: &'a Shared,
-    contents: &'a Contents,
+    contents: &'a ArchiveContents,
     found: HashMap<u64, Member>,
     /// Conversations reported already.
     lost: HashSet<u64>,

@@ -13,7 +13,7 @@ use everturn_core::conversation::{Parent, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName};
 use everturn_core::write::{Action, AnsweredRequest, Write};
-use everturn_formats::archive::{ArchivedConversation, Block, Contents, Counts, Item, Reader};
+use everturn_formats::archive::{ArchiveContents, ArchiveCounts, ArchivedConversation, Block, Item, Reader};
 use everturn_store::assets::ObjectAssets;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{AccessKeys, Assets, ConversationIndex, Log};
@@ -36,7 +36,7 @@ pub struct Restored {
     pub archives: usize,
     /// Combined contents of the archives, counted.
     #[serde(flatten)]
-    pub counts: Counts,
+    pub counts: ArchiveCounts,
 }
 
 /// Reads archives to the end and counts their contents. An error is the first problem found.
@@ -44,7 +44,7 @@ pub fn check(archives: &[PathBuf]) -> Result<Restored, Error> {
     report(archives, &contents(archives)?)
 }
 
-fn report(archives: &[PathBuf], contents: &Contents) -> Result<Restored, Error> {
+fn report(archives: &[PathBuf], contents: &ArchiveContents) -> Result<Restored, Error> {
     let Some((_, id)) = &contents.last else {
         return Err(Error::invalid("backup.absent", "no archive was named; name at least one"));
     };
@@ -222,7 +222,7 @@ pub(super) struct Parts<'a> {
 
 pub(super) struct Restoring<'a> {
     parts: Parts<'a>,
-    contents: &'a Contents,
+    contents: &'a ArchiveContents,
     batch: Vec<Write>,
     batch_events: usize,
     batch_bytes: usize,
@@ -234,7 +234,7 @@ pub(super) struct Restoring<'a> {
 }
 
 impl<'a> Restoring<'a> {
-    pub fn new(parts: Parts<'a>, contents: &'a Contents) -> Restoring<'a> {
+    pub fn new(parts: Parts<'a>, contents: &'a ArchiveContents) -> Restoring<'a> {
         Restoring {
             parts,
             contents,

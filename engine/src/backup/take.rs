@@ -19,7 +19,8 @@ use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::turn::Status;
 use everturn_formats::archive::{
-    Block, Contents, Deleted, Erased, FORMAT, Header, OpenText, ParentNo, Ranges, Through, Writer,
+    ArchiveContents, ArchiveHeader, Block, Deleted, Erased, FORMAT, OpenText, ParentNo, Ranges, Through,
+    Writer,
 };
 use everturn_store::Member;
 use std::borrow::Cow;
@@ -36,7 +37,7 @@ const NAMED_MAX: usize = 10;
 pub fn take<W: Write>(
     shared: &Shared,
     out: W,
-    previous: &Contents,
+    previous: &ArchiveContents,
     progress: BackupProgress<'_>,
 ) -> Result<(W, BackedUp), Error> {
     // Read before the members, so that the event that opened each of these turns is part of the backup.
@@ -50,7 +51,7 @@ pub fn take<W: Write>(
         None => (1, None),
         Some((header, id)) => (header.number + 1, Some(*id)),
     };
-    let header = Header { format: FORMAT, number, follows, created: shared.now() };
+    let header = ArchiveHeader { format: FORMAT, number, follows, created: shared.now() };
     let new = |member: &Member| member.through.saturating_sub(archived(previous, member.no));
     let mut taking = Taking {
         shared,
@@ -91,12 +92,12 @@ pub fn take<W: Write>(
     Ok((out, BackedUp { path, id, follows, number, bytes, counts, problems, removed, kept_because }))
 }
 
-fn archived(previous: &Contents, no: u64) -> u64 {
+fn archived(previous: &ArchiveContents, no: u64) -> u64 {
     previous.members.get(&no).map_or(0, |member| member.through)
 }
 
 /// Refuses an increment of a different store, or of one that has lost data since.
-fn check_continues(members: &[Member], previous: &Contents) -> Result<(), Error> {
+fn check_continues(members: &[Member], previous: &ArchiveContents) -> Result<(), Error> {
     let mut lost = Vec::new();
     for (no, before) in &previous.members {
         let place = members.binary_search_by_key(no, |member| member.no);
@@ -147,7 +148,7 @@ struct State {
 
 struct Taking<'a, W: Write> {
     shared: &'a Shared,
-    previous: &'a Contents,
+    previous: &'a ArchiveContents,
     writer: Writer<W>,
     /// Turns that were open when the backup began.
     open: HashMap<Key, Vec<TurnId>>,

@@ -11,7 +11,7 @@ use super::ConversationCompaction;
 use super::compact::Purpose;
 use crate::conversation::ConversationHandle;
 use everturn_core::Error;
-use everturn_core::budget::{BudgetAction, BudgetPolicy, Recovery, Usage};
+use everturn_core::budget::{BudgetAction, BudgetPolicy, BudgetRecovery, Usage};
 use everturn_core::conversation::{Conversation, EventsLeft, Retention};
 use everturn_core::error::code;
 use everturn_core::event::{Draft, Event, kind};
@@ -132,7 +132,7 @@ impl ConversationHandle {
             return Ok(Vec::new());
         }
         let mut action = BudgetAction {
-            action: Recovery::Reject.as_str().into(),
+            action: BudgetRecovery::Reject.as_str().into(),
             source: source.into(),
             reason: policy.over(&attempted),
             policy: serde_json::to_value(policy).unwrap_or_default(),
@@ -146,8 +146,8 @@ impl ConversationHandle {
         };
         let never_fits = policy.exceeded(&incoming).is_some();
         let (compacts, keep_last) = match policy.recovery {
-            Some(Recovery::Compact { keep_last }) if !never_fits => (true, keep_last),
-            Some(Recovery::Trim { keep_last }) if !never_fits => (false, keep_last),
+            Some(BudgetRecovery::Compact { keep_last }) if !never_fits => (true, keep_last),
+            Some(BudgetRecovery::Trim { keep_last }) if !never_fits => (false, keep_last),
             _ => {
                 let error = match never_fits && !policy.rejects() {
                     true => policy.refuse_alone(&incoming),

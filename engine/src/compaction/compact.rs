@@ -13,13 +13,13 @@ use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, EventId, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::policy::{CompactionPolicy, Strategy, is_due};
+use everturn_core::policy::{CompactionPolicy, CompactionStrategy, is_due};
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::{Action, Summarized, Write};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Candidate, Checkpoint, CompactionBody, Covers, Cut, EXTRACTIVE};
 use everturn_views::speech;
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -50,7 +50,7 @@ const ATTEMPTS: usize = 2;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
-    /// Write nothing; only return what would be written.
+    /// Dry run: return the checkpoint without writing it.
     pub dry_run: bool,
     /// Number of turns at the end to leave as they are, instead of the policy's.
     pub keep_last: Option<usize>,
@@ -122,8 +122,8 @@ impl Unsummarized {
             let message = turn.value();
             // Counts are cached for whole messages only.
             let count = |message| match turn.hidden {
-                true => Family::default().message(message),
-                false => self.shared.count(Family::default(), turn.id, message),
+                true => TokenizerFamily::default().message(message),
+                false => self.shared.count(TokenizerFamily::default(), turn.id, message),
             };
             let large = self.large.get(&turn.id).copied();
             let tokens = large.unwrap_or_else(|| message.as_ref().map_or(0, count));
@@ -149,7 +149,7 @@ impl Unsummarized {
 
     /// Whether nothing can be due, without counting tokens: a text has no more tokens than bytes.
     fn is_short(&self, policy: &CompactionPolicy) -> bool {
-        policy.strategy != Strategy::Threshold
+        policy.strategy != CompactionStrategy::Threshold
             && self.turns.len() as u64 <= policy.max_turns
             && self.bytes <= policy.max_tokens
     }
@@ -161,7 +161,8 @@ impl Unsummarized {
     /// Token count of the previous checkpoint.
     fn previous_tokens(&self) -> u64 {
         let previous = self.previous.as_ref();
-        previous.map_or(0, |(_, checkpoint)| Family::default().count(&compaction::render(checkpoint)))
+        previous
+            .map_or(0, |(_, checkpoint)| TokenizerFamily::default().count(&compaction::render(checkpoint)))
     }
 
     pub fn len(&self) -> usize {
@@ -235,7 +236,8 @@ impl Tenant {
             };
         }
         let tokens_before = cut.tokens + unsummarized.previous_tokens();
-        let count = |checkpoint: &Checkpoint| Family::default().count(&compaction::render(checkpoint));
+        let count =
+            |checkpoint: &Checkpoint| TokenizerFamily::default().count(&compaction::render(checkpoint));
         // Counts of what is erased roll on, and are few.
         if !unquoted {
             match compaction::fitted(&written.checkpoint, |shown| count(shown) < tokens_before) {
@@ -437,7 +439,7 @@ impl ConversationHandle {
         let unsummarized = self.unsummarized(None)?;
         let mut policy = unsummarized.conversation.compaction();
         if let Some(keep_last) = options.keep_last {
-            (policy.strategy, policy.keep_last) = (Strategy::Tail, keep_last);
+            (policy.strategy, policy.keep_last) = (CompactionStrategy::Tail, keep_last);
         }
         let until = match unsummarized.len() < COVERED_TURNS_MAX {
             true => None,
@@ -471,11 +473,11 @@ impl ConversationHandle {
         let mut turns = Vec::new();
         self.for_everyone().each_turn(query, |turn| {
             if matches!(turn.status, Status::Complete | Status::Interrupted) {
-                let is_counted = policy.strategy == Strategy::Threshold;
+                let is_counted = policy.strategy == CompactionStrategy::Threshold;
                 let message = is_counted.then(|| turn.value()).flatten();
                 let count = |message: Value| match turn.hidden {
-                    true => Family::default().message(&message),
-                    false => self.shared().count(Family::default(), turn.id, &message),
+                    true => TokenizerFamily::default().message(&message),
+                    false => self.shared().count(TokenizerFamily::default(), turn.id, &message),
                 };
                 turns.push(Candidate {
                     turn: turn.id,
@@ -505,13 +507,13 @@ impl ConversationHandle {
         }
         let unsummarized = self.unsummarized(None)?;
         let mut policy = unsummarized.conversation.compaction();
-        if policy.strategy == Strategy::Threshold {
+        if policy.strategy == CompactionStrategy::Threshold {
             let fold = self.shared().fold(self.key(), unsummarized.conversation.head.seq)?;
             let receipt = self.last_receipt(&fold)?;
             // The limit is one of the whole prompt, in tokens of the model that reads it; turns and checkpoint have what is
             // left of it.
             let fixed = self.fixed_tokens(receipt.as_ref())?;
-            let family = receipt.map_or(Family::default(), |receipt| receipt.family());
+            let family = receipt.map_or(TokenizerFamily::default(), |receipt| receipt.family());
             policy.reserved_tokens = family.in_default(policy.reserved_tokens);
             policy.input_limit =
                 policy.input_limit.map(|limit| family.in_default(limit).saturating_sub(fixed));
@@ -656,8 +658,8 @@ impl ConversationHandle {
                 && let Some(message) = turn.value()
             {
                 let tokens = match turn.hidden {
-                    true => Family::default().message(&message),
-                    false => self.shared().count(Family::default(), turn.id, &message),
+                    true => TokenizerFamily::default().message(&message),
+                    false => self.shared().count(TokenizerFamily::default(), turn.id, &message),
                 };
                 read.large.insert(turn.id, tokens);
                 turn.message = Some(Raw::of(&shortened(message))?);
@@ -741,7 +743,7 @@ impl ConversationHandle {
                         let purpose = Purpose::Cover;
                         match self.tenant.compact_to(&unsummarized, &policy, cut, &options, purpose) {
                             // Another process was faster: its checkpoint may cover less.
-                            Err(error) if error.is("compaction.stale") => Ok(None),
+                            Err(error) if error.is(code::COMPACTION_STALE) => Ok(None),
                             compacted => compacted.map(|_| None),
                         }
                     }
@@ -800,7 +802,7 @@ struct Written {
 
 /// A policy that keeps nothing of the turns that it is given.
 fn everything(policy: &CompactionPolicy) -> CompactionPolicy {
-    CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..policy.clone() }
+    CompactionPolicy { strategy: CompactionStrategy::Tail, keep_last: 0, ..policy.clone() }
 }
 
 fn not_shorter(cut: &Cut, previous_tokens: u64) -> Error {

@@ -30,7 +30,7 @@ use everturn_views::context::{
 };
 use everturn_views::projection::{self, Message, Shown};
 use everturn_views::state::{Abandoned, AbandonedBody, Fold, State, Tool};
-use everturn_views::tokens::{Family, PART_TOKENS};
+use everturn_views::tokens::{PART_TOKENS, TokenizerFamily};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Refuses a context that has nothing to reply to, or ends with a call: no provider takes that.
+    /// Refuses a context without anything to reply to, or with a tool call at its end: no provider accepts that.
     pub fn check_asks(&self) -> Result<(), Error> {
         let said = |block: &ContextBlock| matches!(block.section, Section::Tail | Section::Input);
         if self.is_empty || !self.included.iter().any(said) {
@@ -636,7 +636,7 @@ impl ConversationHandle {
     /// A message of a projection.
     fn shown(
         &self,
-        family: Family,
+        family: TokenizerFamily,
         shown: &Shown<'_>,
         turn: impl Fn(usize) -> (TurnId, u64),
     ) -> ContextMessage {
@@ -963,7 +963,7 @@ impl ConversationHandle {
     }
 
     /// Tokens of a turn's message. Counts are cached for whole messages only.
-    fn count(&self, family: Family, turn: &Turn, message: &Value) -> u64 {
+    fn count(&self, family: TokenizerFamily, turn: &Turn, message: &Value) -> u64 {
         if turn.hidden { family.message(message) } else { self.shared().count(family, turn.id, message) }
     }
 }
@@ -988,7 +988,7 @@ fn take_input(tail: &mut Vec<ContextMessage>, from: u64) -> Vec<ContextMessage> 
     tail.split_off(first)
 }
 
-/// How much of the tail is read.
+/// Limits on reading the tail.
 #[derive(Clone, Copy)]
 struct Room {
     /// Tokens of all turns that may fit.

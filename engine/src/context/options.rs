@@ -1,4 +1,4 @@
-//! Options of a context, and everything in them that the caller supplies.
+//! Options of a context, including the material that the caller supplies.
 
 use crate::ingest;
 use everturn_core::Error;
@@ -10,7 +10,7 @@ use everturn_core::viewer::without_private;
 use everturn_formats::provider::Provider;
 use everturn_views::context::Sections;
 use everturn_views::projection;
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -63,11 +63,11 @@ pub struct ContextOptions {
     pub at_seq: Option<u64>,
     /// Turns from this place on are the input: they are never left out, nor are the tool calls that they answer.
     pub input_from: Option<u64>,
-    /// Only turns before this place: an answer is generated anew from what was said before it.
+    /// Only turns before this place, to regenerate an answer.
     pub before: Option<u64>,
-    /// Actor that the model replies as. Private turns for it are in the prompt.
+    /// Actor of the reply. The prompt includes private turns that are addressed to it.
     pub replies_as: Option<String>,
-    /// Private turns that the model is to answer. They are in the prompt, whomever they are for.
+    /// Private turns for the model to answer. The prompt includes them regardless of their audience.
     pub asked: Vec<TurnId>,
 }
 
@@ -97,11 +97,11 @@ impl ContextOptions {
     }
 
     /// Tokenizer family: the model's, else the provider's.
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> TokenizerFamily {
         match (&self.model, self.provider) {
-            (Some(model), _) => Family::of_model(model),
-            (None, Provider::Anthropic | Provider::Gemini) => Family::Estimate,
-            (None, _) => Family::O200k,
+            (Some(model), _) => TokenizerFamily::of_model(model),
+            (None, Provider::Anthropic | Provider::Gemini) => TokenizerFamily::Estimate,
+            (None, _) => TokenizerFamily::O200k,
         }
     }
 
@@ -129,8 +129,8 @@ impl ContextOptions {
         Ok(self)
     }
 
-    /// Removes `visibility` from private messages of the input: the call is theirs, so they are in its prompt. Returns
-    /// whether anything in the input is private.
+    /// Removes `visibility` from private messages of the input, because the prompt of their own call includes them. Returns
+    /// whether any input is private.
     pub(super) fn open_private(&mut self) -> Result<bool, Error> {
         let mut has_private = false;
         for raw in self.input.iter_mut().chain(&mut self.attachments) {

@@ -1,4 +1,4 @@
-//! Projection of a conversation: which slice of its messages view the next request sees.
+//! Projection of a conversation: the part of its messages view for the next request.
 
 use super::ConversationContexts;
 use crate::compaction::CompactOptions;
@@ -38,9 +38,9 @@ pub(super) struct ProjectionBody {
     pub text: String,
     /// The result without its messages.
     pub metadata: Value,
-    /// The messages are the turns after this place …
+    /// Place after which the projected turns begin.
     pub after_seq: u64,
-    /// … as they stood at this `seq`.
+    /// `seq` as of which they are read.
     pub through_seq: u64,
     /// Whether they are in reading order. Earlier views have them in the order of the log.
     #[serde(default)]
@@ -91,8 +91,7 @@ impl ConversationContexts<'_> {
         })
     }
 
-    /// Projects for a request: compacts first if that is due, the decision is recorded, and whoever follows the
-    /// conversation is told.
+    /// Projects for a request: compacts first if that is due, records the decision, and notifies subscribers.
     pub fn project_turn(&self, options: &ViewOptions) -> Result<(Projection, Event), Error> {
         self.0.compact_before_call()?;
         let projection = self.project(options)?;
@@ -109,7 +108,7 @@ impl ConversationContexts<'_> {
         value.as_ref().map(crate::script::options).transpose()
     }
 
-    /// Makes a recorded view again from the log. Its hash is the recorded one, or the error says what is different.
+    /// Rebuilds a recorded view from the log. An error names the difference if the hash is not the recorded one.
     pub fn replay_projection(&self, seq: u64) -> Result<Vec<Raw>, Error> {
         let event = self.0.event_at(seq)?.filter(|event| event.kind == kind::PROJECTION);
         if event.as_ref().is_some_and(|event| event.body.is_none() && !event.hidden) {
@@ -134,7 +133,8 @@ impl ConversationContexts<'_> {
         let check = |is_public: bool| match is_public || self.0.tenant.viewer().includes(&viewer) {
             true => Ok(()),
             false => {
-                let text = "the view holds private turns that are not yours; ask someone who may see them";
+                let text =
+                    "the view contains private turns that you may not see; ask someone with access to them";
                 Err(Error::not_found("projection.private", text))
             }
         };
@@ -189,8 +189,8 @@ impl ConversationHandle {
         Ok(self.event_at(seq)?.and_then(|event| event.read::<ProjectionBody>()).map(|body| body.metadata))
     }
 
-    /// The messages of the turns in a range of `seq` that stood at its end, in the order of the log, and whether everyone may see
-    /// them all.
+    /// Messages of the turns in a range of `seq` that are in force at its end, in log order, and whether all of them are
+    /// public.
     fn logged_messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, bool), Error> {
         let (mut messages, mut is_public, mut bytes) = (Vec::new(), true, 0);
         let query =

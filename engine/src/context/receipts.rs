@@ -1,4 +1,4 @@
-//! Receipts: the contents of a prompt, recorded with its model call, from which the same prompt is rebuilt.
+//! Receipts: the contents of a prompt, recorded with its model call. The same prompt can be rebuilt from one.
 
 use super::ConversationContexts;
 use super::build::{Context, RENDERER_VERSION};
@@ -14,7 +14,7 @@ use everturn_core::viewer::Viewer;
 use everturn_core::write::Action;
 use everturn_views::context::{self, BlockSource, ContextBlock, Section, Sections};
 use everturn_views::state::Fold;
-use everturn_views::tokens::{Family, PART_TOKENS};
+use everturn_views::tokens::{PART_TOKENS, TokenizerFamily};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -104,8 +104,8 @@ fn is_one(budgets: &u64) -> bool {
 
 impl Receipt {
     /// The tokenizer that its tokens are counted with.
-    pub(crate) fn family(&self) -> Family {
-        [Family::O200k, Family::Cl100k, Family::Estimate]
+    pub(crate) fn family(&self) -> TokenizerFamily {
+        [TokenizerFamily::O200k, TokenizerFamily::Cl100k, TokenizerFamily::Estimate]
             .into_iter()
             .find(|family| family.as_str() == self.tokenizer)
             .unwrap_or_default()
@@ -113,8 +113,8 @@ impl Receipt {
 }
 
 impl ConversationContexts<'_> {
-    /// Records that a context was used for a model call, and its projection, in one commit. Texts supplied by the caller are stored once, whatever the
-    /// number of calls.
+    /// Records the use of a context for a model call, with its projection, in one commit. A text supplied by the caller for
+    /// several calls is stored once.
     pub fn record(&self, context: &Context) -> Result<Event, Error> {
         let key = self.0.key();
         let (mut drafts, mut uploads) = (Vec::new(), Vec::new());
@@ -172,7 +172,7 @@ impl ConversationContexts<'_> {
         self.0.contexts().replay(&receipt)
     }
 
-    /// The same for a given receipt.
+    /// Rebuilds the context of a receipt.
     pub fn replay(&self, receipt: &Receipt) -> Result<Context, Error> {
         let _key = self.0.key();
         if receipt.version > context::VERSION || receipt.renderer_version > RENDERER_VERSION {
@@ -213,7 +213,8 @@ impl ConversationContexts<'_> {
         }
         let context = self.0.seen_by(viewer.clone()).context_with(&options, Some(receipt))?;
         if context.receipt.audience.is_some() && !self.0.tenant.viewer().includes(&viewer) {
-            let text = "the prompt holds private turns that are not yours; ask someone who may see them";
+            let text =
+                "the prompt contains private turns that you may not see; ask someone with access to them";
             return Err(Error::not_found("receipt.private", text));
         }
         if context.prefix_hash != receipt.prefix_hash {
@@ -263,7 +264,7 @@ impl ConversationHandle {
     /// Tokens of a prompt beside the conversation: the system prompt, and the instructions and tools of the last recorded
     /// call.
     pub(crate) fn fixed_tokens(&self, receipt: Option<&Receipt>) -> Result<u64, Error> {
-        let family = Family::default();
+        let family = TokenizerFamily::default();
         let prompt = self.state().system_prompt(None)?;
         let prompt = prompt.map_or(0, |prompt| family.count(&prompt.content) + PART_TOKENS);
         let Some(receipt) = receipt else { return Ok(prompt) };
@@ -284,7 +285,7 @@ impl ConversationHandle {
         };
         let raw = self.shared().journal.index.asset(self.key(), &given_id(sha256))?.ok_or_else(absent)?;
         let asset: Asset = raw.read().ok_or_else(absent)?;
-        String::from_utf8(self.tenant.asset_bytes(&asset)?).map_err(|_| absent())
+        String::from_utf8(self.tenant.assets().bytes(&asset)?).map_err(|_| absent())
     }
 }
 

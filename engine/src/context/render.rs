@@ -8,7 +8,7 @@ use everturn_core::json::Raw;
 use everturn_core::viewer::Viewer;
 use everturn_formats::provider::{self, Form, Media, Provider};
 use everturn_views::context::{self, Assembled, ContextMessage, Section};
-use everturn_views::tokens::{Family, PART_TOKENS};
+use everturn_views::tokens::{PART_TOKENS, TokenizerFamily};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
@@ -70,7 +70,7 @@ impl StoredMedia<'_> {
 impl Media for StoredMedia<'_> {
     fn bytes(&self, id: &str) -> Option<(String, Vec<u8>)> {
         let asset = self.asset(id)?;
-        let bytes = self.conversation.tenant.asset_bytes(&asset).ok()?;
+        let bytes = self.conversation.tenant.assets().bytes(&asset).ok()?;
         Some((asset.mime_type, bytes))
     }
 
@@ -96,7 +96,7 @@ pub(super) fn mark_cache(
 }
 
 /// Token count of a rendered prompt without its frame.
-pub(super) fn rendered_cost(family: Family, rendered: &provider::Rendered) -> u64 {
+pub(super) fn rendered_cost(family: TokenizerFamily, rendered: &provider::Rendered) -> u64 {
     let cost =
         |raw: &Raw| raw.read::<Value>().map_or_else(|| family.count(raw.get()), |m| family.message(&m));
     let system = rendered.system.as_ref().map_or(0, |system| match system.read::<Value>() {

@@ -1,4 +1,4 @@
-//! The messages of conversations, kept between projections: the next one reads only what is new.
+//! Cache of messages between projections, so that the next one reads only new turns.
 
 use crate::conversation::ConversationHandle;
 use crate::journal::{Observed, Observer};

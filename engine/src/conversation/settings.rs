@@ -202,7 +202,7 @@ impl ConversationHandle {
         }
     }
 
-    /// As `fork`, under a derived id.
+    /// Forks under a derived id.
     pub(crate) fn fork_as(
         &self,
         new: ConversationId,
@@ -260,8 +260,8 @@ impl ConversationHandle {
         Ok((at, drafts))
     }
 
-    /// Adds copies of the turns that are open at a fork point, with the text so far: they go on only in the parent. One that has
-    /// ended since has no text there, because nobody knows what it was then.
+    /// Adds copies of the turns that are open at a fork point, with their text so far; they continue only in the parent. The
+    /// copy of a turn that has ended since has no text, because its text at that point is unknown.
     fn cut_open_turns(
         &self,
         parent: &Conversation,
@@ -340,8 +340,8 @@ impl ConversationHandle {
         Ok([said(false)?, said(true)?])
     }
 
-    /// The conversation in which the event at a `seq` was written. A fork within inherited history is a fork of the
-    /// ancestor, whose file then holds everything that an import needs.
+    /// The conversation in which the event at a `seq` was written. A fork within inherited history is a fork of that
+    /// ancestor, so that the ancestor's file suffices for an import.
     fn owner_of(&self, conversation: &Conversation, seq: u64) -> ConversationId {
         match conversation.parent.filter(|parent| seq <= parent.at_seq) {
             Some(parent) => {

@@ -1,4 +1,4 @@
-//! The state of a conversation, and what callers set in it: pins, scratchpads, approvals, tools.
+//! The state of a conversation: pins, scratchpads, approvals, tools.
 
 use super::ConversationHandle;
 use crate::writer::Commit;
@@ -54,7 +54,7 @@ impl ConversationState<'_> {
         self.0.read_state(&fold, fold.updated)
     }
 
-    /// Pins a value: every prompt includes it until it is unpinned or replaced, whatever is summarized.
+    /// Pins a value: every prompt includes it until it is unpinned or replaced, even after a compaction.
     pub fn pin(&self, name: &str, value: impl serde::Serialize) -> Commit<Event> {
         self.0.set(kind::PIN, name, value)
     }
@@ -220,8 +220,8 @@ impl ConversationHandle {
         Ok(page.into_iter().next().filter(|event| event.seq == seq))
     }
 
-    /// The request or resolution of an approval. The store decides whether it comes first; what is known before is
-    /// refused here.
+    /// The request to store a request or resolution of an approval. The store decides which of two comes first; a conflict that
+    /// is visible already is refused here.
     pub(super) fn approve(&self, mut drafts: Vec<Draft>, body: &Raw) -> Result<Action, Error> {
         let draft = drafts.last_mut().ok_or_else(crate::writer::closed)?;
         let head = self.shared().journal.index.conversation(self.key())?.head.seq;
@@ -292,11 +292,11 @@ impl ConversationHandle {
         Ok(audience_of(&self.shared().journal.index.turn_in(self.key(), turn)?))
     }
 
-    /// Refuses to set a pin or scratchpad that would be one too many. Checked for every such event, whoever appends it.
+    /// Refuses a pin or scratchpad above the limit. Checked for every event that sets one.
     pub(crate) fn check_room(&self, kind: &str, body: &Raw) -> Result<(), Error> {
         type Names = fn(&Fold) -> &BTreeMap<String, u64>;
         let (names, limit, max, advice): (Names, _, _, _) = match kind {
-            kind::PIN => (|fold| &fold.pins, "PINS_MAX", PINS_MAX, "unpin what no longer holds"),
+            kind::PIN => (|fold| &fold.pins, "PINS_MAX", PINS_MAX, "unpin values that are no longer needed"),
             kind::SCRATCHPAD_SET => {
                 let advice = "clear a scratchpad that is no longer needed";
                 (|fold| &fold.scratchpads, "SCRATCHPADS_MAX", SCRATCHPADS_MAX, advice)
@@ -334,7 +334,7 @@ fn check_segment(what: &str, name: &str) -> Result<(), Error> {
     match name {
         "." | ".." => Err(Error::invalid(
             "name.malformed",
-            format!("{what} is {name:?}, which no path can name; choose another"),
+            format!("{what} is {name:?}, which cannot be part of a URL path; choose another"),
         )),
         _ => Ok(()),
     }

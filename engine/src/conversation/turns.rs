@@ -64,7 +64,7 @@ impl ConversationHandle {
         Ok(Action::Append { drafts, expected_seq: None, prepared_for: None, idempotency })
     }
 
-    /// Edits a turn in place: the new one is appended and read where the old one stood, and what follows stays. The old
+    /// Edits a turn in place: the new turn is appended and read in place of the old one, and later turns stay. The old
     /// one points to it; nothing is changed or lost. A private turn stays private, unless the new one says
     /// otherwise.
     pub fn supersede(&self, turn: TurnId, mut with: NewTurn) -> Commit<Appended> {

@@ -1,5 +1,5 @@
-//! Erasing: text is removed from every file of the store, together with everything that repeats it. Envelopes and
-//! hashes stay.
+//! Erasure: removes text from every file of the store, together with everything that repeats it. Envelopes and hashes
+//! stay.
 
 use crate::compaction::ConversationCompaction;
 use crate::context::is_given;
@@ -65,7 +65,7 @@ pub(crate) struct Erasure {
 }
 
 impl Erasure {
-    /// Keeps the reason from those who do not see this content.
+    /// Restricts the reason to the audience of this content.
     fn confide(&mut self, audience: Option<Vec<String>>) {
         let Some(audience) = audience else { return };
         match &mut self.reason_for {
@@ -127,7 +127,7 @@ impl Tenant {
         Ok(done)
     }
 
-    /// Session files of the tenant below a folder. From now on erasures reach them, also those by other processes.
+    /// Session files of the tenant below a folder. From now on erasures cover them, including those by other processes.
     pub fn records_in(&self, folder: &Path) -> Result<Records, Error> {
         self.shared().note_records(folder)?;
         Ok(Records::of(folder, self.name()))
@@ -239,7 +239,7 @@ impl ConversationCompaction<'_> {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        let reason = format!("retention {}", conversation.retention);
+        let reason = retention_reason(conversation.retention);
         for turns in due.chunks(TURNS_AT_ONCE) {
             // The summary is meant to remain.
             let mut erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
@@ -263,15 +263,15 @@ impl ConversationCompaction<'_> {
         Ok(due.len())
     }
 
-    /// Applies a retention that has become stricter to what is summarized already: its checkpoints, which may quote, are
-    /// made anew, and the turns that they cover are erased.
+    /// Applies a stricter retention to turns that are summarized already: makes their checkpoints again, without quotes,
+    /// and erases the turns.
     pub(crate) fn restrict(&self) -> Result<(), Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let Some(lost) = conversation.checkpoint else { return Ok(()) };
         let compactions = self.0.own_events(&conversation, kind::COMPACTION)?;
         let mut events: Vec<EventAddress> = compactions.iter().map(place_of).collect();
         events.extend(self.0.lines_of(&conversation, &compactions)?);
-        let reason = format!("retention {}", conversation.retention);
+        let reason = retention_reason(conversation.retention);
         for events in events.chunks(TURNS_AT_ONCE) {
             let erasure = Erasure { events: events.to_vec(), ..Erasure::default() };
             self.0.commit_erasure(erasure, None, &reason)?;
@@ -477,15 +477,15 @@ impl ConversationHandle {
         forgotten.map(|()| committed)
     }
 
-    /// Content that is still here of what an erasure recorded elsewhere names, and whether some of it was written in this
-    /// conversation and not in an ancestor; `None` if there is none. A record names nothing of other conversations: their logs
-    /// do not vouch for it.
+    /// Remaining content to which an erasure recorded in another store applies, and whether any of it was written in this
+    /// conversation rather than in an ancestor; `None` if nothing remains. A record does not apply to other conversations:
+    /// their logs do not confirm it.
     pub(crate) fn named_by(&self, recorded: &Event) -> Result<Option<(Erasure, bool)>, Error> {
         let Some(body) = recorded.read::<ErasedBody>() else { return Ok(None) };
         let conversation = self.shared().journal.index.conversation(self.key())?;
         // The summary of what retention erases is meant to remain.
         let is_retention = conversation.retention != Retention::Full
-            && body.reason == format!("retention {}", conversation.retention);
+            && body.reason == retention_reason(conversation.retention);
         let mut erasure = Erasure { summaries: !is_retention, ..Erasure::default() };
         let inherited = conversation.parent.map_or(0, |parent| parent.at_seq);
         let mut is_own = false;
@@ -517,8 +517,8 @@ impl ConversationHandle {
         Ok((!is_empty).then_some((erasure, is_own)))
     }
 
-    /// Erases what an erasure recorded elsewhere names. Its event joins the log as it is, so that both logs stay the same; what
-    /// followed there, such as a new checkpoint, follows in its file.
+    /// Applies an erasure recorded in another store. Its event is appended unchanged, so that both logs stay the same. Events that
+    /// followed it there, such as a new checkpoint, follow in the imported file.
     pub(crate) fn erase_as_recorded(
         &self,
         recorded: Event,
@@ -595,7 +595,7 @@ impl ConversationHandle {
         for event in self.shared().journal.index.stored_assets(self.key())? {
             let Some(asset) = event.read::<Asset>().filter(|asset| is_given(&asset.id)) else { continue };
             // Bytes that are missing repeat nothing.
-            let Ok(bytes) = self.tenant.asset_bytes(&asset) else { continue };
+            let Ok(bytes) = self.tenant.assets().bytes(&asset) else { continue };
             let text = String::from_utf8_lossy(&bytes).into_owned();
             texts.push((place_of(&event), serde_json::from_str(&text).unwrap_or(Value::String(text))));
         }
@@ -675,6 +675,11 @@ impl ConversationHandle {
         let write = Write { key: self.key().clone(), action };
         Commit::new(self.shared().submit_beyond_quota(write, Vec::new()), |_| Ok(())).wait()
     }
+}
+
+/// Reason in the record of what retention erased. Frozen: it is stored in the log.
+fn retention_reason(retention: Retention) -> String {
+    format!("retention {retention}")
 }
 
 fn place_of(event: &Event) -> EventAddress {

@@ -12,7 +12,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
-use everturn_core::fact::{Dropped, Fact, ReadBody, StatedBody, limits};
+use everturn_core::fact::{Fact, FactsDropped, ReadBody, StatedBody, limits};
 use everturn_core::id::{EventId, FactId, Key};
 use everturn_core::policy::FactsPolicy;
 use everturn_core::turn::{Role, Status, Turn};
@@ -80,7 +80,7 @@ impl ConversationFacts<'_> {
             from_seq: None,
             to_seq: None,
             facts: Vec::new(),
-            dropped: Dropped::default(),
+            dropped: FactsDropped::default(),
         };
         for (mut from, to) in parts {
             while from <= to {
@@ -159,7 +159,7 @@ struct Batch {
 /// Facts that a model found in a batch.
 struct LearnedFacts {
     learned: Vec<ExtractedFact>,
-    dropped: Dropped,
+    dropped: FactsDropped,
     prompt_hash: Hash,
     input_hash: Hash,
 }
@@ -254,13 +254,13 @@ impl FactReader {
 
     /// Writes the new facts, and that these turns were read, in one batch. If something was erased since they were
     /// read, writes nothing and returns no facts: the rest has to be read again.
-    fn keep(&self, batch: &Batch, found: LearnedFacts) -> Result<(Option<Vec<Fact>>, Dropped), Error> {
+    fn keep(&self, batch: &Batch, found: LearnedFacts) -> Result<(Option<Vec<Fact>>, FactsDropped), Error> {
         let LearnedFacts { learned, mut dropped, prompt_hash, input_hash } = found;
         let conversation = &self.conversation;
         let (_, head) = conversation.room_for_facts(learned.len())?;
         let known = conversation.facts_at(head)?;
         let mut standing = Vec::new();
-        let mut gone = Dropped::default();
+        let mut gone = FactsDropped::default();
         for learned in learned {
             // It may have changed since it was read.
             let turn = conversation.shared().journal.index.turn_in(self.key(), learned.turn)?;
@@ -319,11 +319,11 @@ impl FactReader {
     /// Records that these turns were read without a result.
     fn give_up(&self, batch: &Batch, error: &Error) -> Result<(), Error> {
         let failed = Some(error.code().to_string());
-        let body = ReadBody { failed, ..self.read_body(batch, Dropped::default()) };
+        let body = ReadBody { failed, ..self.read_body(batch, FactsDropped::default()) };
         self.append(vec![self.conversation.shared().draft(kind::FACTS_READ, &body)?])
     }
 
-    fn read_body(&self, batch: &Batch, dropped: Dropped) -> ReadBody {
+    fn read_body(&self, batch: &Batch, dropped: FactsDropped) -> ReadBody {
         ReadBody {
             from_seq: batch.from,
             to_seq: batch.to,

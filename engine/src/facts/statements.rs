@@ -1,4 +1,4 @@
-//! Facts: listing, and adding, correcting and retracting by hand. `extract` has a model learn them.
+//! Facts: listing, and adding, correcting and retracting by hand. `extract` extracts them with a model.
 
 use crate::conversation::ConversationHandle;
 use crate::everturn::Shared;
@@ -22,14 +22,14 @@ use serde::{Deserialize, Serialize};
 pub struct FactQuery {
     /// Facts as of this `seq`.
     pub as_of: Option<u64>,
-    /// Also superseded ones.
+    /// Include superseded facts.
     pub include_superseded: bool,
-    /// Also retracted ones.
+    /// Include retracted facts.
     pub include_retracted: bool,
     /// Only those recorded after this `seq`: the `next` of the previous page.
     #[serde(deserialize_with = "everturn_core::json::place")]
     pub after: Option<u64>,
-    /// At most this many.
+    /// Most facts of a page.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
 }
@@ -56,7 +56,7 @@ pub struct NewFact {
     pub source_turn: Option<TurnId>,
     /// Words of that turn that support the fact.
     pub quote: Option<String>,
-    /// Actor who adds it.
+    /// Author of the fact.
     pub by: Option<String>,
 }
 
@@ -72,13 +72,13 @@ pub struct Correction {
     pub object: Option<String>,
     /// Confidence from 0 to 1; 1 by default.
     pub confidence: Option<f64>,
-    /// Actor who corrects it.
+    /// Author of the correction.
     pub by: Option<String>,
 }
 
 impl Shared {
-    /// All facts as of a `seq`, as far as a viewer may see what states them. Their text is read from the log each time: nothing that is erased there can be left
-    /// over here.
+    /// All facts as of a `seq` that a viewer may see. Their text is read from the log each time, so erased text cannot
+    /// survive here.
     pub fn facts_at(&self, key: &Key, through: u64, viewer: &Viewer) -> Result<Vec<Fact>, Error> {
         let statements = self.statements_at(key, through)?;
         let seen: Vec<Event> = statements.into_iter().map(|statement| viewer.event(statement)).collect();
@@ -308,7 +308,7 @@ impl ConversationHandle {
         self.write(Ok(action), |_| Ok(())).wait()
     }
 
-    /// Erases facts learned from a turn that was erased meanwhile.
+    /// Erases facts of a turn that was erased while they were extracted.
     pub(crate) fn forget_if_erased(&self, turns: impl IntoIterator<Item = TurnId>) -> Result<(), Error> {
         for turn in turns {
             if self.shared().journal.index.turn_in(self.key(), turn)?.erased {
@@ -376,5 +376,5 @@ pub struct Extraction {
     /// New facts, and known ones with a new source.
     pub facts: Vec<Fact>,
     /// Facts that were found but not kept, counted by reason.
-    pub dropped: fact::Dropped,
+    pub dropped: fact::FactsDropped,
 }

@@ -26,7 +26,7 @@ use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, TurnId, c
 use everturn_core::json::Raw;
 use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
-use everturn_core::turn::{Role, Status, Tokens, Turn};
+use everturn_core::turn::{Role, Status, Tokens, Turn, reason};
 use everturn_core::viewer::{Viewer, common_audience};
 use everturn_core::write::{SupersededBody, absent, not_open};
 use everturn_formats::provider::{self, NoMedia};
@@ -49,9 +49,6 @@ const DEFAULT: &str = "default";
 
 /// Tokens reserved for the reply by default, and at most a quarter of the model's context.
 const OUTPUT_TOKENS_DEFAULT: u64 = ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
-
-/// Error code for a prompt that does not fit.
-const OVERFLOW: &str = "model.context_overflow";
 
 /// Most turns read to find the parts of a request. Where tools ran for it, their results are the newest.
 const LOOK_BACK: usize = 16;
@@ -84,8 +81,8 @@ impl TenantGenerations<'_> {
         self.shown(status)?.ok_or_else(|| absent_generation(id))
     }
 
-    /// What the caller may know of a generation: not of the approvals that it may not see, and nothing of one that writes a
-    /// private turn, if the caller is bound to others.
+    /// A generation as the caller may see it: without approvals that are hidden from it. `None` if the reply is a private turn of
+    /// actors that the caller is not bound to.
     fn shown(&self, mut status: GenerationStatus) -> Result<Option<GenerationStatus>, Error> {
         let chat = self.0.conversation(status.conversation);
         if let GenerationState::Waiting { waits_for } = &mut status.state {
@@ -130,7 +127,7 @@ impl TenantGenerations<'_> {
         let models = &self.0.shared().options.models;
         if models.is_empty() {
             let text = "no model is configured; add one to the settings, under [models.NAME] with base_url, api_key_env and model";
-            return Err(Error::invalid("model.none", text));
+            return Err(Error::invalid(code::MODEL_NONE, text));
         }
         let found = match name {
             Some(name) => models.get(name),
@@ -142,7 +139,7 @@ impl TenantGenerations<'_> {
                 Some(name) => format!("{:?} is not one of {}", clip(name), names.join(", ")),
                 None => format!("none of the models is called {DEFAULT}; name one of {}", names.join(", ")),
             };
-            Error::invalid("model.unknown", text)
+            Error::invalid(code::MODEL_UNKNOWN, text)
         })
     }
 }
@@ -377,7 +374,7 @@ impl Work {
             End::Halted(Halt::TurnEnded) => absent(self.conversation.key()),
             End::Halted(Halt::Stopped) => {
                 let text = format!("{} was stopped before the model was asked", self.generation);
-                Error::conflict("generation.stopped", text)
+                Error::conflict(code::GENERATION_STOPPED, text)
             }
         };
         self.note(&Err(end));
@@ -430,8 +427,8 @@ impl Work {
         Ok((input, Ready { replaces, audience, ..ready }))
     }
 
-    /// The actors that the reply is for; `None` if everyone. A model may repeat what it reads: a reply to private turns, or
-    /// one whose prompt has private content that its own actor does not see, is for those who see all of that.
+    /// Audience of the reply; `None` if it is public. A model may repeat its prompt, so a reply to private turns, or to a
+    /// prompt with private content of other actors, is visible only to actors that may see all of that content.
     fn audience(
         &self,
         context: &Context,
@@ -484,7 +481,7 @@ impl Work {
             }
         }
         if seeing.is_empty() || is_rewritten && others.len() > 1 {
-            let text = "the prompt has private turns of several participants, and nobody may see them all, so nobody may see the reply; name one participant";
+            let text = "the prompt has private turns of several participants, and no actor may see all of them, so no actor could see the reply; name one participant";
             return Err(Error::forbidden("generate.audience", text));
         }
         Ok(Some(seeing))
@@ -532,7 +529,7 @@ impl Work {
         if rendered.is_empty() { Err(provider::nothing_to_reply_to()) } else { Ok(()) }
     }
 
-    /// The turns that the reply replaces, in reading order: the items of the answer to generate anew, and what was cut off.
+    /// Turns that the reply supersedes, in reading order: the answer to regenerate, and interrupted attempts.
     fn replaced(&self) -> Result<Vec<Turn>, Error> {
         let cut_off = self.cut_off()?;
         let mut replaced = match self.options.regenerate {
@@ -593,8 +590,8 @@ impl Work {
         Ok(items)
     }
 
-    /// What an earlier attempt at the same request left behind when its process ended in the middle: the reply takes the place
-    /// of it. Several if that happened more than once.
+    /// Interrupted turns of earlier attempts at the same request, whose process died before the reply was complete. The new
+    /// reply replaces them.
     fn cut_off(&self) -> Result<Vec<Turn>, Error> {
         let Some(request) = self.request() else { return Ok(Vec::new()) };
         let (index, key) = (&self.conversation.shared().journal.index, self.conversation.key());
@@ -614,13 +611,13 @@ impl Work {
         Ok(turns)
     }
 
-    /// What identifies the request when it is repeated.
+    /// Identity of the request, by its idempotency key.
     fn request(&self) -> Option<Hash> {
         let key = self.options.append.idempotency_key.as_ref()?;
         Some(Hash::of(self.asking.tenant.caller().own_key(key).as_bytes()))
     }
 
-    /// What the turn of the reply says of its generation until it ends.
+    /// The `generation` metadata of the reply's turn while it is open.
     fn begun(&self, receipt_seq: u64) -> serde_json::Value {
         let mut begun = json!({ "id": self.generation, "receipt_seq": receipt_seq });
         if let Some(request) = self.request() {
@@ -645,7 +642,8 @@ impl Work {
         let mut shown = false;
         let first = self.ask(&ready, halted, &mut shown).await;
         let receipt_seq = ready.receipt_seq;
-        let too_long = matches!(&first, Err(End::Failed(error)) if error.code() == OVERFLOW && !shown);
+        let too_long =
+            matches!(&first, Err(End::Failed(error)) if error.is(code::CONTEXT_OVERFLOW) && !shown);
         if !too_long || self.options.whole {
             return (receipt_seq, first);
         }
@@ -759,12 +757,12 @@ impl Work {
         });
         match &outcome {
             Err(End::Halted(Halt::Stopped)) => {
-                self.note_end(turn, self.conversation.open_turn(turn).stop("stopped"));
+                self.note_end(turn, self.conversation.open_turn(turn).stop(reason::STOPPED));
             }
             Err(End::Failed(error)) => {
                 let about =
                     json!({ "id": self.generation, "receipt_seq": receipt_seq, "error": error.code() });
-                let reason = format!("{}: {}", error.code(), error.text());
+                let reason = reason::failed(error);
                 let last =
                     NewTurn { metadata: self.metadata(about).unwrap_or_default(), ..NewTurn::default() };
                 let turn_open = self.conversation.open_turn(turn);
@@ -778,7 +776,7 @@ impl Work {
             End::Halted(Halt::Closed) => closed(),
             End::Halted(Halt::Stopped) => {
                 let text = format!("{} was stopped; {turn} keeps its text so far", self.generation);
-                Error::conflict("generation.stopped", text)
+                Error::conflict(code::GENERATION_STOPPED, text)
             }
             End::Halted(Halt::TurnEnded) => match self.conversation.turn(turn) {
                 Ok(ended) => not_open(turn, ended.status),

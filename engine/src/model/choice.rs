@@ -23,7 +23,7 @@ impl Embedder {
         self.open_with(std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1)))
     }
 
-    /// As [`Embedder::open`], with this many threads for a model in a folder: all cores, if somebody waits for it.
+    /// As [`Embedder::open`], with this number of threads for a model in a folder: all cores if a caller waits for it.
     pub fn open_with(self, threads: usize) -> Result<Arc<dyn Embed>, Error> {
         Ok(match self {
             Embedder::Builtin => Arc::new(BuiltinEmbedder::new()),

@@ -22,7 +22,7 @@ const WEIGHTS: &str = "model.safetensors";
 const POOLING: &str = "1_Pooling/config.json";
 const READING: &str = "sentence_bert_config.json";
 
-/// Most tokens of a batch, so that memory stays small whatever is asked.
+/// Most tokens of a batch. Bounds the memory of a request.
 const BATCH_TOKENS_MAX: usize = 2048;
 
 /// An embedder from a folder with a model of the BERT class: `config.json`, `tokenizer.json` and `model.safetensors`.

@@ -90,7 +90,7 @@ fn readable(text: String) -> String {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 mod tests {
     use super::*;
-    use std::sync::{Condvar, Mutex};
+    use parking_lot::{Condvar, Mutex};
     use std::time::Duration;
 
     /// Ends when it is encoding on this many threads at once.
@@ -102,12 +102,12 @@ mod tests {
 
     impl Encode for Together {
         fn encode(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Error> {
-            let mut there = self.there.lock().unwrap();
+            let mut there = self.there.lock();
             *there += 1;
             self.changed.notify_all();
             let few = |there: &mut usize| *there < self.threads;
-            let waited = self.changed.wait_timeout_while(there, Duration::from_secs(10), few).unwrap();
-            assert!(!waited.1.timed_out(), "the other threads have nothing to do");
+            let waited = self.changed.wait_while_for(&mut there, few, Duration::from_secs(10));
+            assert!(!waited.timed_out(), "the other threads have nothing to do");
             Ok(texts.iter().map(|text| vec![text.len() as f32]).collect())
         }
     }

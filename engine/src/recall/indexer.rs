@@ -1,6 +1,6 @@
 //! Indexes commits for recall, in the background: no append waits for it.
 //!
-//! The indexes themselves record what they contain, so that a crash or a lost file costs time and nothing else.
+//! Each index records its own position, so a crash or a lost file costs only the time to index again.
 
 use super::embedding;
 use crate::everturn::Shared;

@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-/// Fewest results of each ranking that are combined: one may rank low what the other ranks high.
+/// Fewest results of each ranking to combine, because a result that ranks low in one may rank high in the other.
 const CANDIDATES_MIN: usize = 50;
 /// Number of lexical matches embedded before a query runs: more than a recall reads, since the best by vector need
 /// not be the best by words.
@@ -31,7 +31,7 @@ const EMBEDDED_FIRST: usize = 200;
 pub(crate) const READ_AT_ONCE: usize = 32;
 /// Most rounds of asking for more results, where some no longer hold.
 const ROUNDS_MAX: u32 = 4;
-/// Most results without a relation to the query that are looked past.
+/// Most unrelated results to skip.
 const UNRELATED_MAX: usize = 32;
 
 /// Options of a recall.
@@ -212,10 +212,10 @@ pub struct Rank {
     pub score: f64,
 }
 
-/// Turns that are about to be shown, texts that are about to be used, and facts of conversations, each read once.
+/// Cache of one recall: turns to show, texts to rank, and facts of conversations.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// Roles whose words are read; empty for all.
+    /// Roles to read; empty for all.
     roles: Vec<Role>,
     turns: HashMap<(ConversationId, TurnId), Result<Turn, Error>>,
     texts: HashMap<(ConversationId, TurnId), Option<String>>,
@@ -290,7 +290,7 @@ impl Tenant {
         Ok(Recalled { mode, note, behind, data })
     }
 
-    /// Note that the index is behind, with advice. Without it, "nothing found" reads as "nobody said so".
+    /// Note that the index is behind, with advice. Otherwise an empty result would suggest that there is nothing to find.
     fn unsearched(&self, events: u64) -> Option<String> {
         let options = &self.shared().options;
         let are = match events {
@@ -306,8 +306,8 @@ impl Tenant {
         Some(format!("{are} not in the index yet and not searched; {remedy}"))
     }
 
-    /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but the lexical matches of this query come first, best
-    /// first: so vectors are compared among all of them, however many entries still lack one.
+    /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but embeds the lexical matches of this query first, so that
+    /// all of them have vectors to compare.
     #[doc(hidden)]
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
         let first = self.sharing_words(&TextQuery::parse(query), &options.filter(self)?)?;
@@ -730,7 +730,7 @@ impl Tenant {
     }
 }
 
-/// The role by whose words a turn was found. What a tool or a program wrote may stand in a person's message.
+/// Role of the matched text. A person's message may contain text of a tool or program.
 fn found_role(turn: &Turn, filter: &Filter, words: &TextQuery) -> Role {
     let role = speech::of_turn(turn).role;
     let has = |role| filter.roles.is_empty() || filter.roles.contains(&role);

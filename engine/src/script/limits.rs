@@ -1,4 +1,4 @@
-//! Every limit of a script, with its number and what to do about it.
+//! Limits of scripts, and the advice for scripts that exceed them.
 
 use everturn_core::Error;
 

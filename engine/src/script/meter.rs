@@ -1,4 +1,4 @@
-//! Counts what each thread holds, because the interpreter does not.
+//! Counts the memory held by each thread, because the interpreter does not.
 //!
 //! Rhai bounds one value at a time, and a script can hold as many values as it has places for them: variables, and
 //! arguments that wait for the others, at every depth of calls. Only the allocator sees all of it.

@@ -1,7 +1,7 @@
 //! A tenant's stream of changes: conversations that were created, changed or deleted, each with its head.
 //!
-//! It tells what is, not what happened: changes of one conversation in quick succession are one. A reader that was away
-//! or too slow reads the list of conversations from its position on, so nothing is queued for it.
+//! It reports current states, not single changes: quick changes of one conversation are reported once. A reader that was
+//! away or too slow reads the list of conversations from its position on, so nothing is queued for it.
 
 use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
@@ -180,7 +180,7 @@ impl ChangeSubscription {
         ChangeSubscription { tenant, notes, waiting: Vec::new(), position, behind: after.is_some(), told }
     }
 
-    /// The position after what was read: pass it to [`Tenant::changes`] to go on.
+    /// Position after the last read. Pass it to [`Tenant::changes`] to continue.
     pub fn position(&self) -> Timestamp {
         self.position
     }
@@ -198,7 +198,7 @@ impl ChangeSubscription {
         true
     }
 
-    /// Reads what has changed since; nothing if there is no change. Reads the store.
+    /// Changes since the last read, possibly none. Reads the store.
     pub fn read(&mut self) -> Result<TenantChanges, Error> {
         loop {
             match self.notes.try_recv() {

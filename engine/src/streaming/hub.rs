@@ -8,6 +8,7 @@ use crate::journal::{Observed, Observer};
 use crate::tenant::Tenant;
 use event_listener::{EventListener, Listener};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName, TurnId, clip};
 use everturn_core::limits::{SUBSCRIBER_LAG_BYTES_MAX, SUBSCRIBER_LAG_EVENTS_MAX};
@@ -379,7 +380,7 @@ impl Subscription {
             match self.catch_up(joined) {
                 Ok(()) => {}
                 Err(error)
-                    if error.is("store.unreachable")
+                    if error.is(code::STORE_UNREACHABLE)
                         && began.elapsed() < OUTAGE
                         && !self.shared.pauses.ended() =>
                 {

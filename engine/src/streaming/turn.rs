@@ -38,14 +38,14 @@ pub struct NewStream {
     pub idempotency_key: Option<String>,
 }
 
-/// A turn whose text comes in chunks, by [`ConversationHandle::open_turn`].
+/// An open turn, extended chunk by chunk. From [`ConversationHandle::open_turn`].
 pub struct OpenTurnHandle<'a> {
     conversation: &'a ConversationHandle,
     turn: TurnId,
 }
 
 impl ConversationHandle {
-    /// Opens a turn whose text will come in chunks.
+    /// Opens a turn to be streamed in chunks.
     pub fn open(&self, new: NewStream) -> Commit<Turn> {
         let prepared = (|| {
             let ulid = self.shared().journal.source.ulid()?;

@@ -15,6 +15,7 @@ use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{CheckpointRef, Conversation, Lifecycle, Settings, SystemPrompt};
+use everturn_core::error::code;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
@@ -28,7 +29,7 @@ use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Checkpoint, CompactionBody, Covers};
 use everturn_views::speech;
 use everturn_views::state::Tool;
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use markers::Writing;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -94,7 +95,7 @@ impl Tenant {
         let flushed = import.flush_all();
         read.and(flushed).map_err(|error| match error.code() {
             // Another process does so.
-            "conversation.exists" => at_once(),
+            code::CONVERSATION_EXISTS => at_once(),
             _ => error,
         })?;
         let told = reader.problems();
@@ -156,7 +157,7 @@ impl Tenant {
 
 fn at_once() -> Error {
     let text =
-        "another request imports the same session at this moment; import it again: what is there is skipped";
+        "another request is importing the same session; import it again later: existing turns are skipped";
     Error::conflict("import.at_once", text)
 }
 
@@ -196,7 +197,7 @@ impl ConversationHandle {
 impl ConversationHandle {
     /// Tokens of a checkpoint and of the turns from a `seq` on, where the file does not say.
     fn tokens_since(&self, checkpoint: Option<CheckpointRef>, from_seq: u64) -> Result<u64, Error> {
-        let family = Family::default();
+        let family = TokenizerFamily::default();
         let summary =
             self.checkpoint(checkpoint)?.map(|checkpoint| family.count(&compaction::render(&checkpoint)));
         let mut tokens = summary.unwrap_or_default();
@@ -697,7 +698,7 @@ impl Import<'_> {
         let tokens_before = tokens_before.map_or_else(|| chat.tokens_since(previous, from_seq), Ok)?;
         let input_hash = Hash::of(summary.as_bytes());
         let checkpoint = Checkpoint { handoff_md: summary, ..Checkpoint::default() };
-        let tokens_after = Family::default().count(&compaction::render(&checkpoint));
+        let tokens_after = TokenizerFamily::default().count(&compaction::render(&checkpoint));
         let body = CompactionBody {
             checkpoint: Some(checkpoint),
             covers: Covers { from_seq, to_seq: last.seq, turns: turns.saturating_sub(before) },

@@ -1,4 +1,4 @@
-//! Out of a store, in the format that is wanted.
+//! Export of a conversation, in any format.
 
 use super::redacted::{self, Redacted};
 use crate::context::StoredMedia;
@@ -41,9 +41,9 @@ pub enum Format {
     Anthropic,
     /// Gemini: `{"systemInstruction": …, "contents": […]}`.
     Gemini,
-    /// For people, as text.
+    /// Markdown, for reading.
     Markdown,
-    /// For people, as a page of its own.
+    /// A self-contained HTML page.
     Html,
 }
 
@@ -146,7 +146,7 @@ fn results_of(turn: &Turn, given_up: &[GivenUp]) -> Result<Vec<Raw>, Error> {
 }
 
 impl ConversationHandle {
-    /// Writes a conversation in any format, page by page. `progress` hears how many events are written.
+    /// Writes a conversation in any format, page by page. `progress` gets the number of events written.
     pub fn export(
         &self,
         format: Format,
@@ -156,8 +156,8 @@ impl ConversationHandle {
         self.export_in(format, false, out, progress)
     }
 
-    /// The same with secrets and personal data (e-mail addresses, phone and card numbers) masked, and without the bytes of
-    /// assets, which cannot be searched. Refused for `jsonl`: its hashes are those of the words as they were written.
+    /// Exports with secrets and personal data (e-mail addresses, phone and card numbers) masked, and without the bytes of
+    /// assets, which cannot be searched. Refused for `jsonl`, because its hashes are those of the original text.
     pub fn export_redacted(
         &self,
         format: Format,
@@ -278,7 +278,7 @@ impl ConversationHandle {
         with_turn.map(|abandoned| self.read_given_up(abandoned)).collect()
     }
 
-    /// Abandoned calls. Reasons that only some may read are left out.
+    /// Abandoned calls, without private reasons.
     fn given_up_for_people(
         &self,
         conversation: &Conversation,

@@ -1,4 +1,4 @@
-//! A session that is recorded into a store as it happens, instead of into a file.
+//! Live sessions: entries are recorded into a store instead of a file.
 
 use super::Format;
 use crate::conversation::{AppendOptions, Change, ConversationHandle, idempotency};
@@ -15,7 +15,7 @@ use everturn_core::turn::Turn;
 use everturn_core::write::Idempotency;
 use everturn_formats::jsonl::{self, Item};
 use everturn_formats::session::{
-    Entry, Fields, Mapped, Mapper, New, Recorded, SessionSummary, Tally, ToolResult,
+    Entry, Mapped, Mapper, NewSession, Recorded, SessionFields, SessionSummary, Tally, ToolResult,
 };
 use everturn_store::Committed;
 use schemars::JsonSchema;
@@ -32,11 +32,11 @@ pub struct Logged {
 }
 
 impl Tenant {
-    /// Starts a session: a conversation that begins with the session's header. `header` gets a new id and the time.
-    /// Repeated with the same idempotency key, it returns the first one.
+    /// Starts a session: a conversation that begins with the session's header, which `header` makes from a new id and the
+    /// time. A repeated call with the same idempotency key returns the existing session.
     pub fn start_session(
         &self,
-        header: impl Fn(String, Timestamp) -> New,
+        header: impl Fn(String, Timestamp) -> NewSession,
         idempotency_key: Option<String>,
     ) -> Result<ConversationHandle, Error> {
         self.check_import()?;
@@ -53,17 +53,17 @@ impl Tenant {
     }
 }
 
-/// A conversation as a session: a line for each of its entries, the last of which ends it.
+/// A conversation as a session: one entry after another, until the end entry.
 pub struct ConversationSession<'a>(pub(crate) &'a ConversationHandle);
 
 impl ConversationSession<'_> {
-    /// Logs an entry, as a turn or as an event of its type; by default it happens now. Repeated with the same idempotency
-    /// key, it returns the first one and writes nothing.
+    /// Logs an entry, as a turn or as an event of its type, at the current time by default. A repeated call with the same
+    /// idempotency key returns the existing entry and writes nothing.
     pub fn log(
         &self,
         kind: String,
         at: Option<Timestamp>,
-        fields: Fields,
+        fields: SessionFields,
         idempotency_key: Option<String>,
     ) -> Result<Logged, Error> {
         let conversation = self.0.get()?;
@@ -111,9 +111,13 @@ impl ConversationSession<'_> {
         Commit::new(submitted, logged).wait()
     }
 
-    /// Ends a session: calls without a result fail, its last entry has the numbers of the session, and the conversation is
-    /// closed. Repeated with the same idempotency key, it returns the same numbers.
-    pub fn end(&self, extra: &Fields, idempotency_key: Option<String>) -> Result<SessionSummary, Error> {
+    /// Ends a session: calls without a result fail, the last entry has the totals, and the conversation is closed. A repeated
+    /// call with the same idempotency key returns the same totals.
+    pub fn end(
+        &self,
+        extra: &SessionFields,
+        idempotency_key: Option<String>,
+    ) -> Result<SessionSummary, Error> {
         let request = Hash::of(Raw::of(extra)?.get().as_bytes());
         let once = idempotency(self.0.tenant.caller(), idempotency_key, Some(request))?;
         let is_closed = self.0.get()?.state == Lifecycle::Closed;
@@ -127,7 +131,7 @@ impl ConversationSession<'_> {
         for tool in waiting {
             let Some(id) = tool.tool_call_id else { continue };
             let failed = ToolResult::missing(tool.tool_name, id)?;
-            self.log("tool_result".into(), None, Fields::of(&failed)?, None)?;
+            self.log("tool_result".into(), None, SessionFields::of(&failed)?, None)?;
         }
         let at = self.0.shared().now();
         let mut tally = Tally::default();

@@ -1,11 +1,11 @@
-//! Imports of one session, one after another: a later one adds what the earlier ones did not have.
+//! Serializes imports of the same session, so that a later one adds only the turns that are still missing.
 
 use everturn_core::id::Key;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// How long an import waits for another one of the same session.
+/// Longest wait of an import for another import of the same session.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The sessions that are imported at this moment.

@@ -62,7 +62,7 @@ impl<'a> Restore<'a> {
         let goes_on = self.head(event.conversation)?.is_some_and(|head| event.seq > head);
         if goes_on && event.kind == kind::ERASED && event.body.is_none() {
             let text = format!(
-                "seq {}: the file does not say what was erased; import one that an admin exported",
+                "seq {}: the file does not name the erased content; import a file that an admin exported",
                 event.seq
             );
             return Err(Error::invalid("import.erasure_hidden", text));
@@ -125,7 +125,7 @@ impl<'a> Restore<'a> {
         let max = self.tenant.shared().options.whole_bytes_max;
         self.held_bytes += (size_of::<Event>() + event.text().map_or(0, str::len)) as u64;
         if self.held_bytes > max {
-            let advice = "what goes on in existing conversations is checked before any of it is written: import the file with the key of an admin";
+            let advice = "a file that continues existing conversations is checked as a whole before anything is written: import it with the key of an admin";
             return Err(Error::limit("WHOLE_BYTES_MAX", max, self.held_bytes, advice));
         }
         self.held.push(event);

@@ -14,7 +14,7 @@ use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::turn::{Status, Turn};
-use everturn_formats::archive::{Contents, Erased, FORMAT, Header, Ranges, Writer};
+use everturn_formats::archive::{ArchiveContents, ArchiveHeader, Erased, FORMAT, Ranges, Writer};
 use everturn_views::state::State;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ fn answers(store: &Everturn) -> Vec<(Vec<Snapshot>, Vec<Tombstone>, Vec<everturn
                 .list()
                 .unwrap()
                 .iter()
-                .map(|asset| scope.asset_bytes(asset).unwrap())
+                .map(|asset| scope.assets().bytes(asset).unwrap())
                 .collect(),
             conversation,
         });
@@ -492,7 +492,7 @@ fn a_body_that_is_gone_without_a_record_is_named() {
     scope.say(id, NewTurn::user("a word"));
     let full = stage.folder.path().join("full.zst");
     let done = store.backup_to_file(&full, &[], &mut |_, _| {}).unwrap();
-    let header = Header {
+    let header = ArchiveHeader {
         format: FORMAT,
         number: 2,
         follows: Some(done.id),
@@ -553,8 +553,9 @@ fn a_stream_is_a_backup_too() {
     fill(&store);
     let mut heard = Vec::new();
     let mut bytes = Vec::new();
-    let done =
-        store.backup(&mut bytes, &Contents::default(), &mut |done, total| heard.push((done, total))).unwrap();
+    let done = store
+        .backup(&mut bytes, &ArchiveContents::default(), &mut |done, total| heard.push((done, total)))
+        .unwrap();
     assert_eq!(done.bytes, bytes.len() as u64);
     assert!(heard.iter().all(|(done, total)| done <= total) && heard.last().unwrap().0 == done.counts.events);
     let file = stage.folder.path().join("stream.zst");

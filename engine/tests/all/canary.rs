@@ -12,7 +12,7 @@ use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_formats::archive::{Contents, Reader};
+use everturn_formats::archive::{ArchiveContents, Reader};
 use everturn_views::compaction::Checkpoint;
 use everturn_views::state::ToolBody;
 use serde_json::json;
@@ -97,7 +97,7 @@ fn answers(scope: &Tenant) -> String {
 /// A backup of the whole store, without its compression.
 fn archived(store: &Everturn) -> String {
     let mut bytes = Vec::new();
-    store.backup(&mut bytes, &Contents::default(), &mut |_, _| {}).unwrap();
+    store.backup(&mut bytes, &ArchiveContents::default(), &mut |_, _| {}).unwrap();
     let mut reader = Reader::new(&bytes[..]).unwrap();
     std::iter::from_fn(|| reader.next_item().unwrap()).map(|item| format!("{item:?}\n")).collect()
 }

@@ -672,7 +672,7 @@ fn a_picture_is_carried_with_its_bytes() {
         // What was uploaded can be shown there, and a picture goes with its turn.
         let theirs = elsewhere.conversation(id);
         let asset = theirs.assets().get(&later.id).unwrap();
-        assert_eq!(elsewhere.asset_bytes(&asset).unwrap(), vec![7; 9000]);
+        assert_eq!(elsewhere.assets().bytes(&asset).unwrap(), vec![7; 9000]);
         theirs.erase(shown.id, None, "asked for").wait().unwrap();
         assert_eq!(theirs.assets().list().unwrap().len(), 2);
         assert!(!theirs.transcript().unwrap().contains(&BASE64.encode(bytes("shown").unwrap())));

@@ -374,7 +374,7 @@ fn original(scope: &Tenant, turn: &Turn, known: &mut HashMap<ConversationId, Vec
         .or_insert_with(|| scope.conversation(turn.conversation).assets().list().unwrap());
     let bytes = |id: &str| {
         let asset = assets.iter().find(|asset| asset.id == id).expect("its descriptor is there");
-        Some(scope.asset_bytes(asset).expect("its bytes are there"))
+        Some(scope.assets().bytes(asset).expect("its bytes are there"))
     };
     asset::restore(stored, bytes).unwrap()
 }

@@ -150,7 +150,10 @@ impl Sound {
             hits.join("\n")
         });
         answers.insert("recall".into(), hits);
-        let part = scope.asset(&self.asset).and_then(|asset| scope.asset_range(&asset, 1_500_000..1_500_010));
+        let part = scope
+            .assets()
+            .get(&self.asset)
+            .and_then(|asset| scope.assets().range(&asset, 1_500_000..1_500_010));
         answers.insert("part of the asset".into(), part.map(|bytes| format!("{bytes:?}")));
         answers
     }
@@ -379,29 +382,33 @@ fn a_part_of_a_damaged_asset_is_refused_and_good_bytes_repair_it() {
     let sound = Sound::new();
     let store = open(sound.folder.path(), quiet()).unwrap();
     let scope = store.tenant("acme").unwrap();
-    let asset = scope.asset(&sound.asset).unwrap();
+    let asset = scope.assets().get(&sound.asset).unwrap();
     assert_eq!(asset.pieces.len(), 3);
     let is_asset = |path: &PathBuf| path.to_string_lossy().ends_with(&asset.sha256.unwrap().to_string());
     let path = files(sound.folder.path()).into_iter().find(is_asset).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[1_500_000] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    assert_eq!(scope.asset_range(&asset, 10..20).unwrap(), vec![b'c'; 10], "another piece is whole");
-    assert_eq!(scope.asset_range(&asset, 2_999_990..9_000_000).unwrap(), vec![b'c'; 10]);
+    assert_eq!(scope.assets().range(&asset, 10..20).unwrap(), vec![b'c'; 10], "another piece is whole");
+    assert_eq!(scope.assets().range(&asset, 2_999_990..9_000_000).unwrap(), vec![b'c'; 10]);
     refused(
-        scope.asset_range(&asset, 1_400_000..1_400_001).map(drop),
+        scope.assets().range(&asset, 1_400_000..1_400_001).map(drop),
         "asset.corrupt",
         "add the same file again",
     );
-    refused(scope.asset_range(&asset, 10..2_900_000).map(drop), "asset.corrupt", "add the same file again");
-    refused(scope.asset_bytes(&asset).map(drop), "asset.corrupt", "add the same file again");
+    refused(
+        scope.assets().range(&asset, 10..2_900_000).map(drop),
+        "asset.corrupt",
+        "add the same file again",
+    );
+    refused(scope.assets().bytes(&asset).map(drop), "asset.corrupt", "add the same file again");
     let older = everturn_core::asset::Asset { pieces: Vec::new(), ..asset.clone() };
-    refused(scope.asset_range(&older, 10..20).map(drop), "asset.corrupt", "add the same file again");
+    refused(scope.assets().range(&older, 10..20).map(drop), "asset.corrupt", "add the same file again");
     scope
         .conversation(sound.conversations[0])
         .assets()
         .add(None, "text/plain", vec![b'c'; 3_000_000])
         .unwrap();
-    assert_eq!(scope.asset_range(&asset, 1_499_999..1_500_001).unwrap(), b"cc");
-    assert_eq!(scope.asset_bytes(&asset).unwrap().len(), 3_000_000);
+    assert_eq!(scope.assets().range(&asset, 1_499_999..1_500_001).unwrap(), b"cc");
+    assert_eq!(scope.assets().bytes(&asset).unwrap().len(), 3_000_000);
 }

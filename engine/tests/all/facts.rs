@@ -9,7 +9,7 @@ use everturn::{
 };
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::event::Visibility;
-use everturn_core::fact::{Dropped, Fact, FactStatus};
+use everturn_core::fact::{Fact, FactStatus, FactsDropped};
 use everturn_core::id::{ConversationId, FactId};
 use everturn_core::json::Raw;
 use everturn_views::recall::RecallKind;
@@ -86,7 +86,10 @@ fn what_the_turns_support_is_kept_and_the_rest_is_dropped_and_counted() {
     let turn = scope.say(id, NewTurn::user("By the way, I live\nin Berlin.").by("zoë"));
     scope.say(id, NewTurn::assistant("Noted."));
     let done = scope.conversation(id).facts().extract(ExtractOptions::default()).unwrap();
-    assert_eq!(done.dropped, Dropped { ungrounded: 1, no_such_turn: 1, malformed: 1, ..Dropped::default() });
+    assert_eq!(
+        done.dropped,
+        FactsDropped { ungrounded: 1, no_such_turn: 1, malformed: 1, ..FactsDropped::default() }
+    );
     assert_eq!(
         (done.turns, done.from_seq, done.to_seq, done.model.as_str()),
         (2, Some(1), Some(3), "some-model")

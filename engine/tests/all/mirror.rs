@@ -119,7 +119,7 @@ fn the_file_says_what_an_export_says_verifies_and_imports() {
     let imported = elsewhere.import(std::fs::read(stage.file(id)).unwrap().as_slice(), &mut |_| {}).unwrap();
     assert_eq!(imported.conversation.head, scope.conversation(id).get().unwrap().head);
     assert_eq!(
-        elsewhere.asset_bytes(&elsewhere.conversation(id).assets().list().unwrap()[0]).unwrap(),
+        elsewhere.assets().bytes(&elsewhere.conversation(id).assets().list().unwrap()[0]).unwrap(),
         [7; 9000]
     );
     drop((scope, store));

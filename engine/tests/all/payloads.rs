@@ -38,7 +38,7 @@ fn asset_files(stage: &Stage) -> Vec<PathBuf> {
 fn restored(scope: &Tenant, turn: &Turn) -> String {
     let assets = scope.conversation(turn.conversation).assets().list().unwrap();
     asset::restore(turn.message.as_ref().unwrap().get(), |id| {
-        scope.asset_bytes(assets.iter().find(|asset| asset.id == id)?).ok()
+        scope.assets().bytes(assets.iter().find(|asset| asset.id == id)?).ok()
     })
     .unwrap()
 }
@@ -57,7 +57,7 @@ fn a_large_inline_payload_becomes_an_asset_and_comes_back_byte_for_byte() {
     assert_eq!(assets.len(), 1);
     assert_eq!((assets[0].kind.as_str(), assets[0].mime_type.as_str()), ("image", "image/png"));
     assert_eq!((assets[0].bytes, assets[0].sha256), (Some(bytes.len() as u64), Some(Hash::of(&bytes))));
-    assert_eq!(scope.asset_bytes(&assets[0]).unwrap(), bytes);
+    assert_eq!(scope.assets().bytes(&assets[0]).unwrap(), bytes);
     assert_eq!(restored(&scope, &turn), message(&bytes));
     let path = assets[0].storage.as_ref().unwrap().path.clone().unwrap();
     assert!(stage.folder.path().join("store.db-assets").join(path).is_file());
@@ -96,7 +96,7 @@ fn the_same_bytes_are_stored_once_for_a_tenant_and_never_shared_between_tenants(
     assert_eq!(asset_files(&stage).len(), 1);
     let other = store.tenant("other").unwrap();
     let asset = scope.conversation(one).assets().list().unwrap().remove(0);
-    refused(other.asset_bytes(&asset), "asset.absent", "are not here");
+    refused(other.assets().bytes(&asset), "asset.absent", "are not here");
     show(&other, other.begin(), &bytes);
     assert_eq!(asset_files(&stage).len(), 2);
 }
@@ -155,7 +155,7 @@ fn an_asset_can_be_added_first_and_shown_later() {
     assert_eq!(text, "<document:plan.pdf>");
     scope.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();
     assert_eq!(scope.conversation(id).assets().list().unwrap(), []);
-    refused(scope.asset_bytes(&asset), "asset.absent", "are not here");
+    refused(scope.assets().bytes(&asset), "asset.absent", "are not here");
 }
 
 #[test]
@@ -169,20 +169,20 @@ fn an_asset_is_found_by_its_id_alone_and_read_in_parts() {
             .assets()
             .add(Some("a.txt".into()), "text/plain", b"0123456789".to_vec())
             .unwrap();
-        assert_eq!(scope.asset(&added.id).unwrap(), added);
+        assert_eq!(scope.assets().get(&added.id).unwrap(), added);
         assert_eq!(scope.conversation(id).assets().get(&added.id).unwrap(), added);
-        let read = |range| scope.asset_range(&added, range).map(|bytes| String::from_utf8(bytes).unwrap());
+        let read = |range| scope.assets().range(&added, range).map(|bytes| String::from_utf8(bytes).unwrap());
         assert_eq!((read(0..4).unwrap(), read(4..10).unwrap()), ("0123".into(), "456789".into()));
         assert_eq!(read(8..1000).unwrap(), "89", "a range may go beyond the end");
         refused(read(10..11), "asset.range", "has 10 bytes, none of them in 10..11");
         refused(read(3..3), "asset.range", "none of them in 3..3");
 
         let other = store.tenant("globex").unwrap();
-        refused(other.asset(&added.id), "asset.absent", &added.id);
+        refused(other.assets().get(&added.id), "asset.absent", &added.id);
         refused(scope.conversation(scope.begin()).assets().get(&added.id), "asset.absent", &added.id);
-        refused(scope.asset("asset_none"), "asset.absent", "asset_none");
+        refused(scope.assets().get("asset_none"), "asset.absent", "asset_none");
         scope.conversation(id).delete("over").wait().unwrap();
-        refused(scope.asset(&added.id), "asset.absent", &added.id);
+        refused(scope.assets().get(&added.id), "asset.absent", &added.id);
         refused(read(0..4), "asset.absent", "not here");
     }
 }
@@ -200,9 +200,9 @@ fn an_id_that_means_two_assets_is_refused_unless_the_conversation_is_named() {
     };
     let one = import("one", "1");
     import("the same again", "1");
-    assert!(scope.asset("asset_1").is_ok());
+    assert!(scope.assets().get("asset_1").is_ok());
     let two = import("two", "2");
-    refused(scope.asset("asset_1"), "asset.ambiguous", "name the conversation");
+    refused(scope.assets().get("asset_1"), "asset.ambiguous", "name the conversation");
     let names = [one, two].map(|id| scope.conversation(id).assets().get("asset_1").unwrap().name.unwrap());
     assert_eq!(names, ["one", "two"]);
 }

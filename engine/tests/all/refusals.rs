@@ -118,7 +118,7 @@ fn another_tenants_conversation_looks_the_same_as_none_in_every_call() {
             }
             refused(stranger.turn(turn), "turn.absent", "no turn");
         }
-        refused(stranger.asset_bytes(&asset), "asset.absent", "are not here");
+        refused(stranger.assets().bytes(&asset), "asset.absent", "are not here");
         refused(
             stranger.resolve(&id.to_string()[..12]),
             "conversation.absent",

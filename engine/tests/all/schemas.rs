@@ -11,7 +11,7 @@ use everturn::{
 use everturn_core::access::KeyRole;
 use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::{Settings, SystemPrompt};
-use everturn_core::fact::Dropped;
+use everturn_core::fact::FactsDropped;
 use everturn_core::id::{ConversationId, GenerationId};
 use everturn_core::json::Raw;
 use everturn_core::redaction::RedactionMode;
@@ -354,7 +354,7 @@ fn facts(scope: &Tenant, id: ConversationId, answers: &mut Described) {
         from_seq: Some(1),
         to_seq: None,
         facts: facts.data,
-        dropped: Dropped::default(),
+        dropped: FactsDropped::default(),
     };
     answers.fits(&extraction);
 }

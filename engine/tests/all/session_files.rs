@@ -6,7 +6,7 @@ use everturn::{
 };
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
-use everturn_formats::session::{self, Fields, New};
+use everturn_formats::session::{self, NewSession, SessionFields};
 use serde_json::{Value, json};
 
 /// On memory and on SQLite.
@@ -17,8 +17,8 @@ fn on_both(test: impl Fn(&Tenant)) {
     }
 }
 
-fn fields(value: Value) -> Fields {
-    Fields::of(&value).unwrap()
+fn fields(value: Value) -> SessionFields {
+    SessionFields::of(&value).unwrap()
 }
 
 fn exported(tenant: &Tenant, id: ConversationId) -> String {
@@ -51,10 +51,10 @@ fn a_session_is_started_logged_ended_and_exported() {
     on_both(|tenant| {
         let chat = tenant
             .start_session(
-                |id, now| New {
+                |id, now| NewSession {
                     subject_key: "image_id".into(),
                     agent_provider: Some("claude".into()),
-                    ..New::about("img_1", id, now)
+                    ..NewSession::about("img_1", id, now)
                 },
                 None,
             )
@@ -78,7 +78,7 @@ fn a_session_is_started_logged_ended_and_exported() {
 
         let summary = chat.session().end(&fields(json!({"kept": 1})), None).unwrap();
         assert_eq!((summary.entries, summary.by_type["agent_tool_call"]), (7, 2));
-        refused(chat.session().end(&Fields::default(), None), "session.ended", "start another");
+        refused(chat.session().end(&SessionFields::default(), None), "session.ended", "start another");
         refused(log("weather", json!({})), "conversation.not_active", "is closed");
 
         let text = exported(tenant, chat.id());
@@ -297,7 +297,7 @@ fn whatever_is_sent_again_under_its_key_happens_once() {
     on_both(|tenant| {
         let key = |name: &str| Some(name.to_string());
         let start = |subject: &'static str| {
-            tenant.start_session(move |id, now| New::about(subject, id, now), key("start"))
+            tenant.start_session(move |id, now| NewSession::about(subject, id, now), key("start"))
         };
         let chat = start("img_1").unwrap();
         assert_eq!(start("img_1").unwrap().id(), chat.id());

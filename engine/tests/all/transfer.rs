@@ -168,7 +168,7 @@ fn a_file_of_events_gives_the_same_conversation_in_another_store() {
         from.conversation(id).log().read(0, 1000).unwrap()
     );
     let asset = scope.conversation(id).assets().list().unwrap().remove(0);
-    assert_eq!(scope.asset_bytes(&asset).unwrap(), [7; 9000]);
+    assert_eq!(scope.assets().bytes(&asset).unwrap(), [7; 9000]);
     assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
 
     // Once more adds nothing; what came since is added.

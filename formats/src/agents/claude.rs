@@ -49,7 +49,7 @@ pub struct ClaudeCode {
     fallback: Option<String>,
     /// Session that the file is named after. Lines that it copied from another session are a part of it.
     own: Option<String>,
-    /// Sessions that go on where another session already did.
+    /// Sessions that continue from the same message as another session.
     forks: HashMap<String, Fork>,
 }
 

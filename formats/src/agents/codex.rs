@@ -72,7 +72,7 @@ struct OnPath {
 enum Kind {
     /// A person's words. Rollbacks count these.
     Prompt,
-    /// What the program says by itself: instructions, the environment.
+    /// Text that the program adds itself: instructions, the environment.
     Context,
     /// An item of the model's answer.
     Answer,

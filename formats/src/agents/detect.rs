@@ -43,7 +43,7 @@ pub enum AgentFormat {
     KimiCode,
     /// Cursor's agent: `~/.cursor/projects/<folder>/agent-transcripts/<session>/<session>.jsonl`.
     Cursor,
-    /// opencode: what `opencode export` writes.
+    /// opencode: output of `opencode export`.
     Opencode,
     /// A list of messages for OpenAI's chat completions.
     OpenaiChat,

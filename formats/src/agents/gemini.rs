@@ -1,4 +1,4 @@
-//! Gemini CLI: one JSON value with a list of messages, written anew after each, or one message a line.
+//! Gemini CLI: one JSON value with a list of messages, rewritten after each message, or one message per line.
 //!
 //! A message of the model carries its tool calls together with their results; they become two turns. A message with an
 //! id that was there before is a newer version of it: calls get their results that way.

@@ -27,7 +27,7 @@ pub struct Linked {
     model: Option<String>,
     /// Ids of lines that are no turns.
     silent: HashSet<u64>,
-    /// Whether the conversation has a title, and whether somebody gave it that name.
+    /// Whether the conversation has a title, and whether a person chose it.
     titled: (bool, bool),
     /// A message of Qwen Code, of which further lines may follow.
     open: Option<Open>,
@@ -191,7 +191,7 @@ impl Linked {
         }
     }
 
-    /// The title that a line gives. A name that somebody gave stays until the next.
+    /// The title in a line. A name that a person chose stays until the next one.
     fn call(&mut self, line: &Line<'_>, what: &What) -> Option<String> {
         let payload = line.object("systemPayload").unwrap_or_default();
         let named = match line.text("type").as_deref() {
@@ -519,7 +519,7 @@ fn qwen(line: &Line<'_>) -> What {
     What::Turn(Box::new(said), speaker)
 }
 
-/// The history that Qwen Code goes on with begins with the summary of the one before.
+/// After a compaction, the history of Qwen Code begins with the summary.
 fn compression(line: &Line<'_>) -> Option<What> {
     let payload = line.object("systemPayload")?;
     let first = Line::parse(payload.list("compressedHistory")?.first()?.get())?;

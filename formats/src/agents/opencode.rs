@@ -70,7 +70,7 @@ impl Opencode {
         });
     }
 
-    /// The title that somebody or the program gave, else the first prompt.
+    /// The title that a person or the program chose, otherwise the first prompt.
     fn title(&mut self, message: &str) -> Option<String> {
         if self.titled {
             return None;

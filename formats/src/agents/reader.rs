@@ -1,4 +1,4 @@
-//! From bytes to entries, whatever the format.
+//! Reads session files of any format into entries.
 
 use super::claude::ClaudeCode;
 use super::codex::Codex;
@@ -144,7 +144,7 @@ impl<R: BufRead> Reader<R> {
         self.mapper.threads()
     }
 
-    /// What [`Reader::lines`] counts, for people.
+    /// Unit that [`Reader::lines`] counts, for messages.
     pub fn unit(&self) -> &'static str {
         if self.lines_only() { "line" } else { "element" }
     }

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-/// Most branches that become chains of their own; further ones go on where the chain ends.
+/// Most branches that become separate chains; further ones continue at the end of the chain.
 const FORKS_MAX: usize = 500;
 /// Most forks of forks.
 const LEVELS_MAX: u32 = 50;
@@ -40,7 +40,7 @@ struct Turn {
     said: Said,
 }
 
-/// How a turn was said.
+/// Circumstances of a turn.
 #[derive(Clone, Copy, Default)]
 pub struct Said {
     /// Whether it is a tool result. Several results follow one message side by side, and none of them supersedes the
@@ -81,7 +81,7 @@ pub struct Tree {
 const COUNTER: u32 = u32::MAX;
 
 impl Tree {
-    /// A chain that begins anew; chains count from 0.
+    /// Starts a new chain; chains count from 0.
     pub fn chain(&mut self) -> usize {
         self.add(0, Vec::new(), 0)
     }

@@ -1,7 +1,7 @@
 //! State that a chain of archives adds up to, without bodies.
 
 use super::read::malformed;
-use super::{Counts, Header, Item, ParentNo, Ranges, Reader};
+use super::{ArchiveCounts, ArchiveHeader, Item, ParentNo, Ranges, Reader};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Tombstone;
@@ -13,7 +13,7 @@ use std::io::Read;
 /// A full archive and the increments after it, each checked from its first byte to its last. Takes about 200 bytes of
 /// memory for a conversation and 100 for an asset, and nothing for events.
 #[derive(Clone, Debug, Default)]
-pub struct Contents {
+pub struct ArchiveContents {
     /// Conversations by number.
     pub members: BTreeMap<u64, ArchivedConversation>,
     /// Assets whose bytes the chain has.
@@ -23,9 +23,9 @@ pub struct Contents {
     /// Access keys of the last archive, and whether each is revoked.
     pub keys: BTreeMap<KeyId, bool>,
     /// Header and id of the last archive.
-    pub last: Option<(Header, Hash)>,
+    pub last: Option<(ArchiveHeader, Hash)>,
     /// All archives together.
-    pub counts: Counts,
+    pub counts: ArchiveCounts,
 }
 
 /// A conversation as of the last archive.
@@ -59,7 +59,7 @@ impl ArchivedConversation {
     }
 }
 
-impl Contents {
+impl ArchiveContents {
     /// Reads the next archive to its end. It must follow the one before it; the first one must be full. On an error
     /// nothing of it may be used.
     pub fn add(&mut self, source: impl Read) -> Result<(), Error> {
@@ -144,7 +144,7 @@ impl Contents {
         Ok(())
     }
 
-    fn check_order(&self, header: &Header) -> Result<(), Error> {
+    fn check_order(&self, header: &ArchiveHeader) -> Result<(), Error> {
         match (&self.last, header.follows) {
             (None, None) => Ok(()),
             (None, Some(before)) => Err(Error::invalid(

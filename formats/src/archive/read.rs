@@ -2,7 +2,8 @@
 
 use super::frame::Checking;
 use super::{
-    AssetRef, Block, Counts, Deleted, Erased, FORMAT, Header, LINE_BYTES_MAX, Line, OpenText, Through,
+    ArchiveCounts, ArchiveHeader, AssetRef, Block, Deleted, Erased, FORMAT, LINE_BYTES_MAX, Line, OpenText,
+    Through,
 };
 use crate::jsonl::failed;
 use base64::Engine;
@@ -63,8 +64,8 @@ impl EventLine {
 /// Reads records. Only after the last one is it known that nothing was cut or changed: see [`Reader::finish`].
 pub struct Reader<R: Read> {
     lines: BufReader<zstd::Decoder<'static, BufReader<Checking<R>>>>,
-    header: Header,
-    counts: Counts,
+    header: ArchiveHeader,
+    counts: ArchiveCounts,
     ended: bool,
 }
 
@@ -74,10 +75,14 @@ impl<R: Read> Reader<R> {
         let mut decoder = zstd::Decoder::with_buffer(BufReader::new(Checking::new(source)))
             .map_err(|error| failed("cannot read the backup", &error))?;
         decoder.window_log_max(WINDOW_LOG_MAX).map_err(|error| failed("cannot read the backup", &error))?;
-        let header =
-            Header { format: FORMAT, number: 0, follows: None, created: everturn_core::time::Timestamp(0) };
+        let header = ArchiveHeader {
+            format: FORMAT,
+            number: 0,
+            follows: None,
+            created: everturn_core::time::Timestamp(0),
+        };
         let mut reader =
-            Reader { lines: BufReader::new(decoder), header, counts: Counts::default(), ended: false };
+            Reader { lines: BufReader::new(decoder), header, counts: ArchiveCounts::default(), ended: false };
         let foreign = || {
             Error::invalid(
                 "backup.foreign",
@@ -123,12 +128,12 @@ impl<R: Read> Reader<R> {
     }
 
     /// Header of the archive.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &ArchiveHeader {
         &self.header
     }
 
     /// Records read so far.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ArchiveCounts {
         &self.counts
     }
 

@@ -2,7 +2,8 @@
 
 use super::frame::Hashing;
 use super::{
-    AssetRef, Block, Counts, Deleted, Erased, Header, KeyRecord, Line, OpenText, PIECE_BYTES, Through,
+    ArchiveCounts, ArchiveHeader, AssetRef, Block, Deleted, Erased, KeyRecord, Line, OpenText, PIECE_BYTES,
+    Through,
 };
 use crate::jsonl::failed;
 use base64::Engine;
@@ -22,20 +23,20 @@ const LEVEL: i32 = 3;
 /// Writes the header, then records as they come, then the end.
 pub struct Writer<W: Write> {
     out: zstd::Encoder<'static, Hashing<W>>,
-    counts: Counts,
+    counts: ArchiveCounts,
 }
 
 impl<W: Write> Writer<W> {
     /// Writes the header.
-    pub fn new(out: W, header: &Header) -> Result<Writer<W>, Error> {
+    pub fn new(out: W, header: &ArchiveHeader) -> Result<Writer<W>, Error> {
         let out = zstd::Encoder::new(Hashing::new(out), LEVEL).map_err(|error| cannot(&error))?;
-        let mut writer = Writer { out, counts: Counts::default() };
+        let mut writer = Writer { out, counts: ArchiveCounts::default() };
         writer.line(&Line::Backup(header.clone()))?;
         Ok(writer)
     }
 
     /// Records written so far.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ArchiveCounts {
         &self.counts
     }
 

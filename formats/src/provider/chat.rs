@@ -10,7 +10,7 @@ use everturn_core::turn::Role;
 use serde_json::Value;
 
 pub struct Chat {
-    /// How messages are rendered.
+    /// Version of the rendering.
     pub form: Form,
 }
 

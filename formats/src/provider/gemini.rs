@@ -94,7 +94,7 @@ impl Writer for Gemini {
     }
 }
 
-/// The response of a Gemini part in its own bytes, where only its name or id had to be written anew.
+/// The response of a Gemini part in its own bytes, if only its name or id had to change.
 fn answered_object(piece: &ContentPart<'_>) -> Option<String> {
     let answer = ["functionResponse", "function_response"]
         .iter()

@@ -1,4 +1,4 @@
-//! Pictures, sound and files: read from any shape, and sorted by what a provider accepts.
+//! Images, audio and files: read from any shape, and selected by provider.
 
 use super::Media;
 use base64::Engine;

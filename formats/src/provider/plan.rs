@@ -29,7 +29,7 @@ pub struct Stretch<'t> {
     pub last: bool,
     /// Ids of the calls before them.
     pub taken: &'t mut Taken,
-    /// How they are rendered.
+    /// Version of the rendering.
     pub form: Form,
 }
 

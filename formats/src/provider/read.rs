@@ -58,7 +58,7 @@ pub struct ContentPart<'a> {
     pub id: Option<String>,
     /// Whether it is rendered.
     pub keep: bool,
-    /// Whether it must be written anew although it has the right shape, for example because its id changed.
+    /// Whether it must be rewritten although it has the right shape, for example because its id changed.
     pub fresh: bool,
 }
 
@@ -106,7 +106,7 @@ pub struct Reader<'a, 'm> {
     pub calls: Places,
     pub answers: Places,
     pub media: &'m dyn Media,
-    /// How the messages are rendered.
+    /// Version of the rendering.
     pub form: Form,
 }
 

@@ -151,7 +151,7 @@ fn masthead(conversation: &Conversation, tokens: Tokens, below: &str) -> String 
     )
 }
 
-/// Links to what people asked.
+/// Links to the turns of people.
 fn prompts(prompts: &[Prompt]) -> String {
     if prompts.len() < 2 {
         return String::new();

@@ -3,7 +3,9 @@
 //! The types of lines are those that [`session`](crate::session) reads: exporting an imported file gives the same file.
 
 use super::{Document, Out, Preamble, is_said, time, title};
-use crate::session::{Fields, IMPORTED, MESSAGE, Mapped, Mapper, New, Recorded, check_entry, line, role_of};
+use crate::session::{
+    IMPORTED, MESSAGE, Mapped, Mapper, NewSession, Recorded, SessionFields, check_entry, line, role_of,
+};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Event, kind};
@@ -35,7 +37,7 @@ pub struct SessionDocument<'a, W> {
     /// Tools of the calls without a result so far, by the id of the call. An import of the file knows them, too.
     calls: HashMap<String, String>,
     /// A `session_end` that may be the last line.
-    end: Option<Fields>,
+    end: Option<SessionFields>,
 }
 
 impl<'a, W: Write> SessionDocument<'a, W> {
@@ -69,16 +71,19 @@ impl<'a, W: Write> SessionDocument<'a, W> {
                 let extra =
                     extra.map(|(name, text)| Ok((name, Raw::of(text)?))).collect::<Result<_, Error>>()?;
                 let id = conversation.id.to_string();
-                New { extra: Fields(extra), ..New::about(title(conversation), id, started(conversation)) }
-                    .line()?
+                NewSession {
+                    extra: SessionFields(extra),
+                    ..NewSession::about(title(conversation), id, started(conversation))
+                }
+                .line()?
             }
         };
-        let fields: Fields = serde_json::from_str(&header).unwrap_or_default();
+        let fields: SessionFields = serde_json::from_str(&header).unwrap_or_default();
         self.agent = fields.get("agent_provider").and_then(Raw::read::<Option<String>>).flatten();
         self.out.write(&header)
     }
 
-    fn entry(&mut self, name: &str, at: Timestamp, fields: &Fields) -> Result<(), Error> {
+    fn entry(&mut self, name: &str, at: Timestamp, fields: &SessionFields) -> Result<(), Error> {
         self.line(name, &line(name, at, fields)?)
     }
 
@@ -91,7 +96,7 @@ impl<'a, W: Write> SessionDocument<'a, W> {
     }
 
     /// The tool of a call or a result; where a result does not name it, the call did.
-    fn tool(&mut self, name: &str, fields: &mut Fields) -> Result<Option<String>, Error> {
+    fn tool(&mut self, name: &str, fields: &mut SessionFields) -> Result<Option<String>, Error> {
         let named = fields.get("tool").and_then(Raw::read::<String>);
         let Some(id) = fields.get("call_id").and_then(Raw::read::<String>) else { return Ok(named) };
         match (name, named) {
@@ -130,7 +135,7 @@ impl<'a, W: Write> SessionDocument<'a, W> {
     }
 
     /// Turns a message into lines of known types; `None` if it has content that these have no field for.
-    fn lines(&self, turn: &Turn, message: &Raw) -> Option<Vec<(&'static str, Fields)>> {
+    fn lines(&self, turn: &Turn, message: &Raw) -> Option<Vec<(&'static str, SessionFields)>> {
         #[derive(Deserialize)]
         struct Message {
             #[serde(default)]
@@ -168,7 +173,7 @@ impl<'a, W: Write> SessionDocument<'a, W> {
         match content {
             None => {}
             Some(text) if text.get().starts_with('"') && !speech.is_empty() => {
-                lines.push((speech, Fields(vec![("text".into(), text.clone())])));
+                lines.push((speech, SessionFields(vec![("text".into(), text.clone())])));
             }
             Some(blocks) => {
                 for raw in blocks.read::<Vec<Raw>>()? {
@@ -184,17 +189,17 @@ impl<'a, W: Write> SessionDocument<'a, W> {
 }
 
 /// One block as a line.
-fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, Fields)> {
+fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, SessionFields)> {
     let value: Value = raw.read()?;
     // Any field besides these would be lost.
     let only = |names: &[&str]| {
         value.as_object().is_some_and(|own| own.keys().all(|key| names.contains(&key.as_str())))
     };
-    let own: Fields = raw.read().unwrap_or_default();
+    let own: SessionFields = raw.read().unwrap_or_default();
     let taken = |names: &[&str]| names.iter().find_map(|name| own.get(name).cloned()).map(Ok);
     // A tool call of OpenAI's chat: its arguments are JSON in a string.
     if let Some(function) = own.get("function") {
-        let function: Fields = function.read()?;
+        let function: SessionFields = function.read()?;
         let arguments = function.get("arguments").and_then(Raw::read::<String>);
         let parameters = arguments.map(|text| Raw::new(text.clone()).or_else(|_| Raw::of(&text)));
         let name = function.get("name").cloned().map(Ok);
@@ -237,9 +242,9 @@ fn started(conversation: &Conversation) -> Timestamp {
     conversation.began.map_or(conversation.created, |began| began.min(conversation.created))
 }
 
-fn fields<const N: usize>(named: [(&str, Option<Result<Raw, Error>>); N]) -> Option<Fields> {
+fn fields<const N: usize>(named: [(&str, Option<Result<Raw, Error>>); N]) -> Option<SessionFields> {
     let present = named.into_iter().filter_map(|(name, raw)| Some((name.to_string(), raw?)));
-    present.map(|(name, raw)| Some((name, raw.ok()?))).collect::<Option<Vec<_>>>().map(Fields)
+    present.map(|(name, raw)| Some((name, raw.ok()?))).collect::<Option<Vec<_>>>().map(SessionFields)
 }
 
 impl<W: Write> Document for SessionDocument<'_, W> {
@@ -253,7 +258,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         };
         let at = time(turn);
         self.latest = self.latest.max(at);
-        let mut whole: Fields = message.read().unwrap_or_default();
+        let mut whole: SessionFields = message.read().unwrap_or_default();
         let own_type = whole.get("type").and_then(Raw::read::<String>);
         let is_message = role_of(&whole).is_some();
         self.begin(None)?;
@@ -265,13 +270,14 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let is_whole = own_type.is_some() && looks_like_one;
         let lines = if is_whole { None } else { self.lines(turn, message) };
         let Some(lines) = lines else {
-            let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
+            let mut rest: SessionFields =
+                turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
             let original_time = rest.take("timestamp").and_then(|raw| raw.read::<Timestamp>());
             // A message that reads differently as a line: an item of Responses, Gemini's parts, a refusal.
             let differs =
                 whole.get("refusal").is_some() || own_type.as_ref().is_some_and(|own| own != MESSAGE);
             if !is_message || differs || is_whole {
-                whole = Fields(vec![(MESSAGE.into(), message.clone())]);
+                whole = SessionFields(vec![(MESSAGE.into(), message.clone())]);
             }
             whole.take("type");
             // The line has a time of its own.
@@ -290,7 +296,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
             whole.0.extend(rest.0);
             return self.entry(MESSAGE, said_at.or(original_time).unwrap_or(at), &whole);
         };
-        let mut rest: Fields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
+        let mut rest: SessionFields = turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();
         let original_time = rest.take("timestamp").and_then(|raw| raw.read::<Timestamp>());
         for (name, mut fields) in lines {
             let tool = self.tool(name, &mut fields)?;
@@ -326,7 +332,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         let Some(text) = event.text().filter(|_| !is_ours && is_for_everyone()) else { return Ok(()) };
         let at = event.occurred_at.unwrap_or(event.at);
         self.latest = self.latest.max(at);
-        let mut own: Fields = serde_json::from_str(text).unwrap_or_default();
+        let mut own: SessionFields = serde_json::from_str(text).unwrap_or_default();
         let is_line = own.get("type").and_then(Raw::read::<String>).as_deref() == Some(name);
         match name {
             START if is_line && !self.has_begun => self.begin(Some(text)),
@@ -363,7 +369,7 @@ impl<W: Write> Document for SessionDocument<'_, W> {
         // A session that goes on has no end: importing the longer file later adds the new lines.
         let mut fields = match self.end.take() {
             Some(end) => end,
-            None if conversation.state == Lifecycle::Closed => Fields(vec![
+            None if conversation.state == Lifecycle::Closed => SessionFields(vec![
                 ("ended_at".into(), Raw::of(&self.latest)?),
                 ("duration_s".into(), Raw::of(&seconds(started(conversation), self.latest))?),
             ]),

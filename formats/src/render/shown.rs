@@ -1,4 +1,4 @@
-//! A turn in the form that people see, whatever the shape of its message.
+//! Turns for display, from messages of any shape.
 
 use super::prose::pretty;
 use crate::provider::media::{Blob, Data};
@@ -254,7 +254,7 @@ fn noticed(kind: &'static str, part: Part) -> Part {
     }
 }
 
-/// A part of a person's turn, split into what a program wrote and the person's words.
+/// A part of a person's turn, split into text of a program and the person's words.
 fn split(part: Part, texts: &mut speech::Texts) -> Vec<Part> {
     let Part::Words(text) = &part else { return vec![part] };
     let stretches = texts.stretches(text);

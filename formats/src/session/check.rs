@@ -1,7 +1,7 @@
 //! Validation of a session file.
 
 use super::PROBLEMS_LISTED_MAX;
-use super::entry::{self, Fields};
+use super::entry::{self, SessionFields};
 use super::read::{Item, Reader};
 use crate::jsonl::{CorruptLine, End, Header, TruncatedTail};
 use everturn_core::Error;
@@ -23,7 +23,7 @@ pub struct Report {
     pub entries: u64,
     /// Number of entries of each type; types are open.
     pub by_type: BTreeMap<String, u64>,
-    /// Whether `session_end` is missing: the session goes on, or nobody ended it.
+    /// Whether `session_end` is missing: the session is still running, or was never ended.
     pub unclosed: bool,
     /// Number of unreadable lines.
     pub corrupt: u64,
@@ -129,7 +129,7 @@ impl Walk {
             return self.problem(line, "session.second_header", text.into());
         }
         self.header = true;
-        let fields: Fields = serde_json::from_str(&header.text).unwrap_or_default();
+        let fields: SessionFields = serde_json::from_str(&header.text).unwrap_or_default();
         match &header.session_id {
             None => self.problem(line, "session.header", "the header has no session_id".into()),
             Some(_) => self.report.session_id = header.session_id.clone(),
@@ -164,7 +164,7 @@ impl Walk {
     fn end(&mut self, end: &End) {
         self.not_after_the_end(end.line);
         self.ended = true;
-        let fields: Fields = serde_json::from_str(&end.text).unwrap_or_default();
+        let fields: SessionFields = serde_json::from_str(&end.text).unwrap_or_default();
         let entries = self.report.entries;
         match end.entries {
             Some(counted) if counted != entries => {

@@ -18,18 +18,18 @@ use std::fmt;
 
 /// The fields of a JSON object, in the order and the spelling in which they were given.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Fields(pub Vec<(String, Raw)>);
+pub struct SessionFields(pub Vec<(String, Raw)>);
 
-impl Fields {
+impl SessionFields {
     /// The fields of an object. Line breaks between its tokens are taken out, so that it stays on one line.
-    pub fn of(value: &impl Serialize) -> Result<Fields, Error> {
+    pub fn of(value: &impl Serialize) -> Result<SessionFields, Error> {
         let text =
             serde_json::to_string(value).map_err(|e| Error::invalid("json.malformed", e.to_string()))?;
-        Fields::parse(&text)
+        SessionFields::parse(&text)
     }
 
     /// The fields of an object that is given as text.
-    pub fn parse(text: &str) -> Result<Fields, Error> {
+    pub fn parse(text: &str) -> Result<SessionFields, Error> {
         json::check(text)?;
         let line = on_one_line(text.to_string());
         serde_json::from_str(&line).map_err(|_| {
@@ -53,7 +53,7 @@ impl Fields {
 }
 
 /// Any object.
-impl JsonSchema for Fields {
+impl JsonSchema for SessionFields {
     fn inline_schema() -> bool {
         true
     }
@@ -67,29 +67,29 @@ impl JsonSchema for Fields {
     }
 }
 
-impl Serialize for Fields {
+impl Serialize for SessionFields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields, D::Error> {
+impl<'de> Deserialize<'de> for SessionFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SessionFields, D::Error> {
         struct Ordered;
 
         impl<'de> Visitor<'de> for Ordered {
-            type Value = Fields;
+            type Value = SessionFields;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SessionFields, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry()? {
                     fields.push(field);
                 }
-                Ok(Fields(fields))
+                Ok(SessionFields(fields))
             }
         }
         deserializer.deserialize_map(Ordered)
@@ -104,13 +104,13 @@ pub struct Entry {
     /// Its `timestamp`.
     pub at: Timestamp,
     /// The rest.
-    pub fields: Fields,
+    pub fields: SessionFields,
 }
 
 impl Entry {
     /// An entry of any type. `payload` becomes the fields: anything that is written as a JSON object.
     pub fn new(kind: impl Into<String>, at: Timestamp, payload: &impl Serialize) -> Result<Entry, Error> {
-        Ok(Entry { kind: kind.into(), at, fields: Fields::of(payload)? })
+        Ok(Entry { kind: kind.into(), at, fields: SessionFields::of(payload)? })
     }
 
     /// An entry of a known type.
@@ -151,7 +151,7 @@ impl Entry {
 
 /// Checks that an entry of a known type has the fields of that type, under any of the names that programs give them.
 /// Other types may have any fields.
-pub(crate) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
+pub(crate) fn check(kind: &str, fields: &SessionFields) -> Result<(), Error> {
     type Fits = fn(&Raw) -> bool;
     let is_text: Fits = |raw| raw.read::<String>().is_some_and(|text| !text.is_empty());
     let is_speech: Fits = |raw| raw.get().starts_with(['"', '[']);
@@ -194,7 +194,7 @@ pub(crate) fn check(kind: &str, fields: &Fields) -> Result<(), Error> {
 
 /// Whether entries of a type need some fields.
 pub(super) fn needs_fields(kind: &str) -> bool {
-    check(kind, &Fields::default()).is_err()
+    check(kind, &SessionFields::default()).is_err()
 }
 
 fn lacks(kind: &str, name: &str, what: &str) -> Error {
@@ -202,8 +202,8 @@ fn lacks(kind: &str, name: &str, what: &str) -> Error {
 }
 
 /// A line of the file: `type` and `timestamp`, then the fields in their order.
-pub(crate) fn line(kind: &str, at: Timestamp, fields: &Fields) -> Result<String, Error> {
-    struct Line<'a>(&'a str, Timestamp, &'a Fields);
+pub(crate) fn line(kind: &str, at: Timestamp, fields: &SessionFields) -> Result<String, Error> {
+    struct Line<'a>(&'a str, Timestamp, &'a SessionFields);
 
     impl Serialize for Line<'_> {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

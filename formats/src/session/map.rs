@@ -15,7 +15,7 @@
 //! A line gives one step. Fields that a turn has no place for are in its metadata under `session`, so that nothing is
 //! lost.
 
-use super::entry::{Fields, needs_fields};
+use super::entry::{SessionFields, needs_fields};
 use super::read::Recorded;
 use super::{END, START};
 use crate::jsonl::{End, Header};
@@ -134,13 +134,14 @@ struct Parts {
 impl Mapper {
     /// Mapper for the session with this header.
     pub fn new(header: &Header) -> Mapper {
-        let fields: Fields = serde_json::from_str(&header.text).unwrap_or_default();
+        let fields: SessionFields = serde_json::from_str(&header.text).unwrap_or_default();
         Mapper { model: model(&fields), pending: VecDeque::new() }
     }
 
     /// Continues a session, given its header and the calls without a result, oldest first.
     pub fn resume(header: Option<&str>, waiting: impl Iterator<Item = (String, Option<String>)>) -> Mapper {
-        let fields: Fields = header.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let fields: SessionFields =
+            header.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         Mapper { model: model(&fields), pending: waiting.take(PENDING_CALLS_MAX).collect() }
     }
 
@@ -148,7 +149,7 @@ impl Mapper {
     /// for that; it is in the first event in any case.
     pub fn settings(header: &Header) -> Result<Settings, Error> {
         let title = header.title.clone().filter(|title| title.len() <= TITLE_BYTES_MAX).map(Some);
-        let fields: Fields = serde_json::from_str(&header.text).unwrap_or_default();
+        let fields: SessionFields = serde_json::from_str(&header.text).unwrap_or_default();
         let prompt = fields.get("system_prompt").and_then(Raw::read::<String>);
         let system_prompt = prompt.map(|prompt| Some(SystemPrompt::new(prompt)));
         let mut settings = Settings { title, system_prompt, ..Settings::default() };
@@ -220,7 +221,7 @@ impl Mapper {
         }
     }
 
-    fn call(&mut self, line: u64, fields: &mut Fields) -> Result<Option<Parts>, Error> {
+    fn call(&mut self, line: u64, fields: &mut SessionFields) -> Result<Option<Parts>, Error> {
         let Some(name) = text(fields, &TOOL) else { return Ok(None) };
         let id = text(fields, &CALL_ID).unwrap_or_else(|| format!("call_{line}"));
         let arguments = any(fields, &PARAMETERS).map_or_else(|| Raw::new("{}".into()), Ok)?;
@@ -233,7 +234,7 @@ impl Mapper {
         Ok(Some(Parts { role: Role::Assistant, message, actor: Some("agent".into()) }))
     }
 
-    fn result(&mut self, fields: &mut Fields) -> Result<Option<Parts>, Error> {
+    fn result(&mut self, fields: &mut SessionFields) -> Result<Option<Parts>, Error> {
         let named = text(fields, &TOOL);
         let given = text(fields, &CALL_ID);
         let is_error = fields.get("is_error").and_then(Raw::read::<bool>);
@@ -268,18 +269,18 @@ impl Mapper {
 }
 
 /// The model that a header names.
-fn model(header: &Fields) -> Option<String> {
+fn model(header: &SessionFields) -> Option<String> {
     header.get("agent_provider").and_then(Raw::read::<Option<String>>).flatten()
 }
 
-fn words(role: Role, actor: Option<&str>, fields: &mut Fields) -> Result<Option<Parts>, Error> {
+fn words(role: Role, actor: Option<&str>, fields: &mut SessionFields) -> Result<Option<Parts>, Error> {
     let readable = |raw: &Raw| raw.get().starts_with(['"', '[']);
     let Some(content) = any_that(fields, &TEXT, readable) else { return Ok(None) };
     let message = Raw::of(&Message { role, content })?;
     Ok(Some(Parts { role, message, actor: actor.map(str::to_string) }))
 }
 
-fn thinking(fields: &mut Fields) -> Result<Option<Parts>, Error> {
+fn thinking(fields: &mut SessionFields) -> Result<Option<Parts>, Error> {
     let Some(thinking) = any_that(fields, &TEXT, |raw| raw.get().starts_with('"')) else { return Ok(None) };
     let block = Thinking { r#type: "thinking", thinking };
     let message = Raw::of(&Message { role: Role::Assistant, content: [block] })?;
@@ -301,14 +302,14 @@ fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Resu
 }
 
 /// A message that would not be one as a line: it has a `type` of its own, or its content is elsewhere.
-fn whole(fields: &mut Fields) -> Option<Parts> {
+fn whole(fields: &mut SessionFields) -> Option<Parts> {
     let role = |raw: &Raw| message::role(&raw.read::<serde_json::Value>()?).ok();
     let role = fields.get(MESSAGE).and_then(role)?;
     Some(Parts { role, message: fields.take(MESSAGE)?, actor: None })
 }
 
 /// The role of a line that is a message by itself.
-pub(crate) fn role_of(fields: &Fields) -> Option<Role> {
+pub(crate) fn role_of(fields: &SessionFields) -> Option<Role> {
     let role: String = fields.get("role")?.read()?;
     fields.get("content").or_else(|| fields.get("tool_calls"))?;
     message::role(&serde_json::json!({ "role": role })).ok()
@@ -328,24 +329,24 @@ fn same_time(raw: &Raw, at: Option<Timestamp>) -> bool {
 }
 
 /// Removes the first of these fields that is present.
-fn any(fields: &mut Fields, names: &[&str]) -> Option<Raw> {
+fn any(fields: &mut SessionFields, names: &[&str]) -> Option<Raw> {
     any_that(fields, names, |_| true)
 }
 
-fn any_that(fields: &mut Fields, names: &[&str], so: impl Fn(&Raw) -> bool) -> Option<Raw> {
+fn any_that(fields: &mut SessionFields, names: &[&str], so: impl Fn(&Raw) -> bool) -> Option<Raw> {
     let name = names.iter().find(|name| fields.get(name).is_some_and(&so))?;
     fields.take(name)
 }
 
 /// Removes a field that `read` accepts.
-fn take<T>(fields: &mut Fields, name: &str, read: impl Fn(&Raw) -> Option<T>) -> Option<T> {
+fn take<T>(fields: &mut SessionFields, name: &str, read: impl Fn(&Raw) -> Option<T>) -> Option<T> {
     let value = fields.get(name).and_then(read)?;
     fields.take(name);
     Some(value)
 }
 
 /// The same for a name or an id: a text that is not empty, or a number.
-fn text(fields: &mut Fields, names: &[&str]) -> Option<String> {
+fn text(fields: &mut SessionFields, names: &[&str]) -> Option<String> {
     let read = |raw: &Raw| match raw.get().as_bytes().first() {
         Some(b'"') => raw.read::<String>().filter(|text| !text.is_empty()),
         Some(b'0'..=b'9' | b'-') => Some(raw.get().to_string()),

@@ -1,6 +1,6 @@
 //! Reading a session line by line.
 
-use super::entry::{Entry, EntryPayload, Fields};
+use super::entry::{Entry, EntryPayload, SessionFields};
 use crate::jsonl::{self, CorruptLine, End, Header, TruncatedTail};
 use everturn_core::Error;
 use everturn_core::encoding;
@@ -45,7 +45,7 @@ impl Recorded {
     }
 
     /// All fields, `type` and `timestamp` included. None, if the line is not an object.
-    pub fn fields(&self) -> Fields {
+    pub fn fields(&self) -> SessionFields {
         fields(&self.text)
     }
 
@@ -64,7 +64,7 @@ impl Recorded {
     }
 }
 
-fn fields(text: &str) -> Fields {
+fn fields(text: &str) -> SessionFields {
     serde_json::from_str(text).unwrap_or_default()
 }
 

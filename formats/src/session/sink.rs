@@ -1,6 +1,6 @@
 //! A session whose failures never reach the recorded program.
 
-use super::entry::{Entry, Fields};
+use super::entry::{Entry, SessionFields};
 use super::write::{Session, SessionSummary};
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
@@ -40,7 +40,7 @@ impl Sink {
     }
 
     /// Ends the session. `None` if that failed.
-    pub fn end(&self, at: Timestamp, extra: &Fields) -> Option<SessionSummary> {
+    pub fn end(&self, at: Timestamp, extra: &SessionFields) -> Option<SessionSummary> {
         self.heard(self.session().and_then(|session| session.end(at, extra)))
     }
 

@@ -1,6 +1,6 @@
 //! Counting the lines of a session as they are written.
 
-use super::entry::Fields;
+use super::entry::SessionFields;
 use super::read::Recorded;
 use super::write::SessionSummary;
 use super::{END, START};
@@ -27,10 +27,11 @@ impl Tally {
     }
 
     /// The end of the session: its numbers, and the line that says them, with further fields.
-    pub fn end(self, at: Timestamp, extra: &Fields) -> Result<(SessionSummary, Fields), Error> {
+    pub fn end(self, at: Timestamp, extra: &SessionFields) -> Result<(SessionSummary, SessionFields), Error> {
         let summary = SessionSummary::new(self.started_at, at, self.entries, self.by_type);
-        let mut fields = Fields(vec![("type".into(), Raw::of(&END)?), ("timestamp".into(), Raw::of(&at)?)]);
-        fields.0.extend(Fields::of(&summary)?.0);
+        let mut fields =
+            SessionFields(vec![("type".into(), Raw::of(&END)?), ("timestamp".into(), Raw::of(&at)?)]);
+        fields.0.extend(SessionFields::of(&summary)?.0);
         fields.0.extend(extra.0.iter().cloned());
         Ok((summary, fields))
     }

@@ -1,6 +1,6 @@
 //! Writing a session: the header, entries from any number of threads, the end.
 
-use super::entry::{Entry, Fields, line};
+use super::entry::{Entry, SessionFields, line};
 use super::place::{self, cannot, failed};
 use super::read::{Item, Reader};
 use super::{END, START};
@@ -48,7 +48,7 @@ impl Default for SessionOptions {
 
 /// Header of a new session. Unknown values are written as null, so that every header has the same fields.
 #[derive(Clone, PartialEq, Debug)]
-pub struct New {
+pub struct NewSession {
     /// Name of the subject's field in the header: `image_id`, `subject`, …
     pub subject_key: String,
     /// Subject of the session, and name of its folder.
@@ -66,13 +66,17 @@ pub struct New {
     /// Hash of the state of the work at the start.
     pub starting_snapshot_hash: Option<String>,
     /// Further fields.
-    pub extra: Fields,
+    pub extra: SessionFields,
 }
 
-impl New {
+impl NewSession {
     /// A session about a subject, with no other fields set.
-    pub fn about(subject: impl Into<String>, session_id: impl Into<String>, started_at: Timestamp) -> New {
-        New {
+    pub fn about(
+        subject: impl Into<String>,
+        session_id: impl Into<String>,
+        started_at: Timestamp,
+    ) -> NewSession {
+        NewSession {
             subject_key: "subject".into(),
             subject: subject.into(),
             session_id: session_id.into(),
@@ -81,7 +85,7 @@ impl New {
             agent_temperature: None,
             context_loaded: Vec::new(),
             starting_snapshot_hash: None,
-            extra: Fields::default(),
+            extra: SessionFields::default(),
         }
     }
 
@@ -109,7 +113,7 @@ impl New {
             ("starting_snapshot_hash".to_string(), Raw::of(&self.starting_snapshot_hash)?),
         ];
         fields.extend(self.extra.0.iter().cloned());
-        line(START, self.started_at, &Fields(fields))
+        line(START, self.started_at, &SessionFields(fields))
     }
 }
 
@@ -186,7 +190,7 @@ struct State {
 
 impl Session {
     /// Creates the file of a new session below `root` and writes its header.
-    pub fn start(root: &Path, new: &New, options: SessionOptions) -> Result<Session, Error> {
+    pub fn start(root: &Path, new: &NewSession, options: SessionOptions) -> Result<Session, Error> {
         // Before the file is created: a refused header leaves nothing behind.
         let header = new.line()?;
         let (file, path) = place::create(root, &new.subject, new.started_at)?;
@@ -196,14 +200,14 @@ impl Session {
     }
 
     /// Begins a session on an empty file that the caller opened and keeps others from writing to.
-    pub fn on(file: File, new: &New, options: SessionOptions) -> Result<Session, Error> {
+    pub fn on(file: File, new: &NewSession, options: SessionOptions) -> Result<Session, Error> {
         Session::begin(file, None, new, &new.line()?, options)
     }
 
     fn begin(
         file: File,
         path: Option<PathBuf>,
-        new: &New,
+        new: &NewSession,
         header: &str,
         options: SessionOptions,
     ) -> Result<Session, Error> {
@@ -285,13 +289,13 @@ impl Session {
 
     /// Writes `session_end` with these further fields, durably. Ending it again writes nothing and returns the first
     /// summary.
-    pub fn end(&self, at: Timestamp, extra: &Fields) -> Result<SessionSummary, Error> {
+    pub fn end(&self, at: Timestamp, extra: &SessionFields) -> Result<SessionSummary, Error> {
         let mut state = self.shared.state();
         if let Some(summary) = &state.ended {
             return Ok(summary.clone());
         }
         let summary = SessionSummary::new(state.started_at, at, state.entries, state.by_type.clone());
-        let mut fields = Fields::of(&summary)?;
+        let mut fields = SessionFields::of(&summary)?;
         fields.0.extend(extra.0.iter().cloned());
         self.shared.write(&line(END, at, &fields)?, &mut state)?;
         state.ended = Some(summary.clone());

@@ -173,7 +173,7 @@ struct LifecycleEvent {
     metadata: Option<Raw>,
 }
 
-/// Facts about what is written so far: messages come first, then events, then assets.
+/// Progress of the export: messages come first, then events, then assets.
 #[derive(Default)]
 struct SoFar {
     /// The index in `messages` of each current turn's message; `None` where it is summarized, trimmed or open.

@@ -94,7 +94,7 @@ pub enum Item {
         /// The event object as it came, if it differs from the one derived from the message; [`NO_EVENT`] if the value has
         /// none for it, [`BARE_EVENT`] if it is the derived one without the fields of [`TurnDetails`].
         event: Option<Raw>,
-        /// Whether `event` is what the turn gives by itself once it has the id of `about`.
+        /// Whether `event` equals the event derived from the turn with the id of `about`.
         is_derived: bool,
         /// Details from its event.
         about: Box<TurnDetails>,

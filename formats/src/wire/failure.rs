@@ -1,6 +1,7 @@
-//! Error responses of model servers, classified by what the caller can do about them.
+//! Error responses of model servers, classified by the caller's next move.
 
 use everturn_core::Error;
+use everturn_core::error::code;
 use serde_json::Value;
 
 /// Most bytes read of the body of an error response.
@@ -135,7 +136,7 @@ impl Failure {
                 ),
             ),
             Class::Overflow => Error::too_large(
-                "model.context_overflow",
+                code::CONTEXT_OVERFLOW,
                 format!(
                     "the prompt does not fit the model{status}: {said}; compact the conversation or lower the token budget"
                 ),
@@ -161,7 +162,7 @@ impl Failure {
                 format!("the answer broke off before its end: {said}; ask again"),
             ),
             Class::Refused => Error::invalid(
-                "model.refused",
+                code::MODEL_REFUSED,
                 format!("the model server refuses the request{status}: {said}; change the request"),
             ),
             Class::Redirected => Error::invalid(

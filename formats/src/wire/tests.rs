@@ -12,7 +12,7 @@ fn raw(text: &str) -> Raw {
 }
 
 fn feed(assembly: &mut Box<dyn Assemble>, data: &str) -> Result<Vec<Delta>, Failure> {
-    assembly.event(&sse::Event { name: None, id: None, data: data.to_string() })
+    assembly.event(&sse::SseEvent { name: None, id: None, data: data.to_string() })
 }
 
 fn run(kind: Protocol, events: &[&str]) -> Result<(Vec<Delta>, ModelReply), Failure> {

@@ -10,14 +10,14 @@ use everturn_core::turn::Role;
 use everturn_core::write::AnsweredRequest;
 use everturn_core::{Error, encoding};
 use everturn_formats::archive::{
-    Block, Contents, Deleted, Erased, FORMAT, Header, Item, LINE_BYTES_MAX, OpenText, ParentNo, Ranges,
-    Reader, Through, Writer,
+    ArchiveContents, ArchiveHeader, Block, Deleted, Erased, FORMAT, Item, LINE_BYTES_MAX, OpenText, ParentNo,
+    Ranges, Reader, Through, Writer,
 };
 use proptest::prelude::*;
 use std::io::Read;
 
-fn header(number: u64, follows: Option<Hash>) -> Header {
-    Header { format: FORMAT, number, follows, created: START }
+fn header(number: u64, follows: Option<Hash>) -> ArchiveHeader {
+    ArchiveHeader { format: FORMAT, number, follows, created: START }
 }
 
 fn tenant() -> TenantName {
@@ -196,13 +196,13 @@ fn an_archive_is_zstandard_with_one_record_a_line() {
 fn wherever_an_archive_is_cut_it_is_found() {
     let (bytes, _) = full();
     for end in 0..bytes.len() {
-        let error = Contents::default().add(&bytes[..end]).unwrap_err();
+        let error = ArchiveContents::default().add(&bytes[..end]).unwrap_err();
         assert!(
             matches!(error.code(), "backup.cut" | "backup.damaged") || end < 4,
             "cut at {end}: {error:?}"
         );
     }
-    Contents::default().add(&bytes[..]).unwrap();
+    ArchiveContents::default().add(&bytes[..]).unwrap();
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn whichever_byte_is_changed_it_is_found() {
         for bit in [0x01, 0x10, 0x80, 0xff] {
             let mut changed = bytes.clone();
             changed[at] ^= bit;
-            assert!(Contents::default().add(&changed[..]).is_err(), "byte {at}, bits {bit:#x}");
+            assert!(ArchiveContents::default().add(&changed[..]).is_err(), "byte {at}, bits {bit:#x}");
         }
     }
 }
@@ -221,7 +221,7 @@ fn whichever_byte_is_changed_it_is_found() {
 fn what_stands_behind_an_archive_is_found() {
     let (bytes, _) = full();
     for tail in [&b"\n"[..], &bytes, &zstd::encode_all(&b"{}"[..], 3).unwrap()] {
-        assert!(Contents::default().add(&[&bytes, tail].concat()[..]).is_err());
+        assert!(ArchiveContents::default().add(&[&bytes, tail].concat()[..]).is_err());
     }
 }
 
@@ -235,23 +235,23 @@ fn an_archive_that_expands_without_end_is_refused() {
     let packed = |text: &[u8]| [zstd::encode_all(text, 3).unwrap(), vec![0; 40]].concat();
     let bomb = packed(&[first, &endless].concat());
     assert!(bomb.len() < 100_000);
-    let error = Contents::default().add(&bomb[..]).unwrap_err();
+    let error = ArchiveContents::default().add(&bomb[..]).unwrap_err();
     assert!(error.text().contains("LINE_BYTES_MAX"), "{error:?}");
-    assert_eq!(Contents::default().add(&packed(&endless)[..]).unwrap_err().code(), "limit.exceeded");
+    assert_eq!(ArchiveContents::default().add(&packed(&endless)[..]).unwrap_err().code(), "limit.exceeded");
 }
 
 #[test]
 fn files_that_are_something_else_are_named_as_such() {
     let packed = |text: &str| [zstd::encode_all(text.as_bytes(), 3).unwrap(), vec![0; 40]].concat();
     for foreign in [&b""[..], b"{}", b"SQLite format 3\0", &packed("{}\n"), &packed("{\"type\":\"x\"}\n")] {
-        assert_eq!(Contents::default().add(foreign).unwrap_err().code(), "backup.foreign");
+        assert_eq!(ArchiveContents::default().add(foreign).unwrap_err().code(), "backup.foreign");
     }
     for damaged in ["", "{\"backup\":{\"formaz\":1}}\n", "{\"backup\":{\"format\":1,\"number\":true}}\n"] {
-        let error = Contents::default().add(&packed(damaged)[..]).unwrap_err();
+        let error = ArchiveContents::default().add(&packed(damaged)[..]).unwrap_err();
         assert!(matches!(error.code(), "backup.cut" | "backup.damaged"), "{damaged}: {error:?}");
     }
     let newer = packed("{\"backup\":{\"format\":2,\"shape\":\"unknown\"}}\n");
-    let error = Contents::default().add(&newer[..]).unwrap_err();
+    let error = ArchiveContents::default().add(&newer[..]).unwrap_err();
     assert_eq!(error.code(), "backup.newer");
     assert!(error.text().contains("format 2"), "{error}");
 }
@@ -263,7 +263,7 @@ fn increments_are_read_in_their_order_only() {
     let (third, third_id) = increment(second_id, 3, &[2]);
     let (other, _) = increment(Hash([1; 32]), 2, &[]);
     let read = |archives: &[&[u8]]| {
-        let mut contents = Contents::default();
+        let mut contents = ArchiveContents::default();
         archives.iter().try_for_each(|archive| contents.add(*archive)).map(|()| contents)
     };
     let contents = read(&[&base, &second, &third]).unwrap();
@@ -291,7 +291,7 @@ fn a_disk_that_fails_is_not_a_damaged_archive() {
         }
     }
     let (bytes, _) = full();
-    let error = Contents::default().add(Failing(&bytes[..bytes.len() / 2])).unwrap_err();
+    let error = ArchiveContents::default().add(Failing(&bytes[..bytes.len() / 2])).unwrap_err();
     assert_eq!(error.code(), "file.io");
     assert!(error.text().contains("the disk is gone"), "{error}");
 }
@@ -302,10 +302,10 @@ proptest! {
     /// Foreign bytes never panic, also inside a frame that is right.
     #[test]
     fn any_bytes_are_an_error_or_an_archive(bytes in prop::collection::vec(any::<u8>(), 0..300), text in "(\\{\"(event|asset|piece|through|end)\":[ -~]{0,40}\\}\n){0,5}") {
-        prop_assert!(Contents::default().add(&bytes[..]).is_err());
+        prop_assert!(ArchiveContents::default().add(&bytes[..]).is_err());
         let head = "{\"backup\":{\"format\":1,\"number\":1,\"follows\":null,\"created\":\"2026-01-01T00:00:00Z\"}}\n";
         let unended = zstd::encode_all([head, text.as_str()].concat().as_bytes(), 3).unwrap();
-        prop_assert!(Contents::default().add(&unended[..]).is_err());
+        prop_assert!(ArchiveContents::default().add(&unended[..]).is_err());
     }
 
     /// Whatever texts people choose, they come back.

@@ -3,9 +3,9 @@
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_formats::session::{
-    AgentThinking, AgentToolCall, Entry, Fields, Fsync, Item, MaskGenerated, New, PhotographerMessage,
-    Reader, Session, SessionOptions, Sink, SnapshotCreated, TasteConfirmation, TasteProposal, ToolResult,
-    VocabularyGapLogged,
+    AgentThinking, AgentToolCall, Entry, Fsync, Item, MaskGenerated, NewSession, PhotographerMessage, Reader,
+    Session, SessionFields, SessionOptions, Sink, SnapshotCreated, TasteConfirmation, TasteProposal,
+    ToolResult, VocabularyGapLogged,
 };
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -52,8 +52,8 @@ impl Drop for Folder {
     }
 }
 
-pub fn new_session() -> New {
-    New::about("img_1", "b6d7", AT)
+pub fn new_session() -> NewSession {
+    NewSession::about("img_1", "b6d7", AT)
 }
 
 pub fn said(text: &str) -> Entry {
@@ -89,13 +89,13 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 #[test]
 fn a_session_reads_as_the_document_says_line_by_line() {
     let folder = Folder::new();
-    let new = New {
+    let new = NewSession {
         subject_key: "image_id".into(),
         agent_provider: Some("claude-sonnet-4-7".into()),
         agent_temperature: Some(1.0),
         context_loaded: vec!["taste.md".into(), "brief.md".into(), "notes.md".into()],
         starting_snapshot_hash: Some("abc".into()),
-        extra: Fields::parse("{\"camera\":\n  {\"iso\": 1.50}}").unwrap(),
+        extra: SessionFields::parse("{\"camera\":\n  {\"iso\": 1.50}}").unwrap(),
         ..new_session()
     };
     let session = Session::start(folder.path(), &new, SessionOptions::default()).unwrap();
@@ -127,7 +127,7 @@ fn a_session_reads_as_the_document_says_line_by_line() {
     ] {
         session.append(&entry.unwrap()).unwrap();
     }
-    let summary = session.end(at(61), &Fields::parse(r#"{"kept":3}"#).unwrap()).unwrap();
+    let summary = session.end(at(61), &SessionFields::parse(r#"{"kept":3}"#).unwrap()).unwrap();
     assert_eq!((summary.entries, summary.duration_s), (11, 61.0));
     assert_eq!(
         read(&file),
@@ -168,7 +168,7 @@ fn what_is_not_known_is_null_in_the_header() {
 fn numbers_count_the_sessions_of_the_folder_and_nothing_is_overwritten() {
     let folder = Folder::new();
     let start = |s| {
-        let new = New { started_at: AT.plus_s(s), ..new_session() };
+        let new = NewSession { started_at: AT.plus_s(s), ..new_session() };
         let session = Session::start(folder.path(), &new, CLOSE).unwrap();
         session.path().unwrap().file_name().unwrap().to_str().unwrap().to_string()
     };
@@ -183,7 +183,7 @@ fn numbers_count_the_sessions_of_the_folder_and_nothing_is_overwritten() {
     assert_eq!(start(0), "2026-04-27T14-30-00_session_1000.jsonl");
     assert_eq!(read(&sessions.join("2026-01-01T00-00-00_session_998.jsonl")), "precious");
     assert_eq!(folder.sessions("img_1").len(), 8);
-    Session::start(folder.path(), &New::about("other", "x", AT), CLOSE).unwrap();
+    Session::start(folder.path(), &NewSession::about("other", "x", AT), CLOSE).unwrap();
     assert!(folder.sessions("other")[0].ends_with("sessions/2026-04-27T14-30-00_session_001.jsonl"));
 }
 
@@ -192,7 +192,7 @@ fn a_subject_is_one_folder_and_cannot_lead_elsewhere() {
     let folder = Folder::new();
     let root = folder.path().join("root");
     for subject in ["", ".", "..", "../x", "a/b", "/etc", "a\\b", "C:", "a\0b", "a\nb", &"x".repeat(300)] {
-        let error = Session::start(&root, &New::about(subject, "s", AT), CLOSE).err().expect(subject);
+        let error = Session::start(&root, &NewSession::about(subject, "s", AT), CLOSE).err().expect(subject);
         assert!(
             ["session.subject", "name.malformed", "limit.exceeded"].contains(&error.code()),
             "{subject:?}: {error:?}"
@@ -200,25 +200,28 @@ fn a_subject_is_one_folder_and_cannot_lead_elsewhere() {
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
     for subject in ["...", "a b", "émile", "-x", "a.b"] {
-        Session::start(&root, &New::about(subject, "s", AT), CLOSE).unwrap();
+        Session::start(&root, &NewSession::about(subject, "s", AT), CLOSE).unwrap();
     }
 }
 
 #[test]
 fn a_header_that_is_refused_leaves_no_file() {
     let folder = Folder::new();
-    let fields = |text| Fields::parse(text).unwrap();
+    let fields = |text| SessionFields::parse(text).unwrap();
     for (new, says) in [
-        (New { subject_key: "session_id".into(), ..new_session() }, "duplicate key \"session_id\""),
-        (New { subject_key: "".into(), ..new_session() }, "subject key"),
-        (New { session_id: "".into(), ..new_session() }, "session_id"),
-        (New { extra: fields(r#"{"type":1}"#), ..new_session() }, "duplicate key \"type\""),
-        (New { extra: fields(r#"{"format":2}"#), ..new_session() }, "cannot be called format"),
-        (New { extra: fields(r#"{"conversation":2}"#), ..new_session() }, "cannot be called conversation"),
-        (New { extra: fields(r#"{"body_hash":2}"#), ..new_session() }, "cannot be called body_hash"),
-        (New { agent_temperature: Some(f64::NAN), ..new_session() }, "finite"),
-        (New { started_at: Timestamp(i64::MAX), ..new_session() }, "is not a time"),
-        (New { started_at: Timestamp(-99_999_999_999_999_999), ..new_session() }, "does not fit"),
+        (NewSession { subject_key: "session_id".into(), ..new_session() }, "duplicate key \"session_id\""),
+        (NewSession { subject_key: "".into(), ..new_session() }, "subject key"),
+        (NewSession { session_id: "".into(), ..new_session() }, "session_id"),
+        (NewSession { extra: fields(r#"{"type":1}"#), ..new_session() }, "duplicate key \"type\""),
+        (NewSession { extra: fields(r#"{"format":2}"#), ..new_session() }, "cannot be called format"),
+        (
+            NewSession { extra: fields(r#"{"conversation":2}"#), ..new_session() },
+            "cannot be called conversation",
+        ),
+        (NewSession { extra: fields(r#"{"body_hash":2}"#), ..new_session() }, "cannot be called body_hash"),
+        (NewSession { agent_temperature: Some(f64::NAN), ..new_session() }, "finite"),
+        (NewSession { started_at: Timestamp(i64::MAX), ..new_session() }, "is not a time"),
+        (NewSession { started_at: Timestamp(-99_999_999_999_999_999), ..new_session() }, "does not fit"),
     ] {
         let error = Session::start(folder.path(), &new, CLOSE).err().expect(says);
         assert!(error.text().contains(says), "{error:?}");
@@ -231,9 +234,9 @@ fn closing_twice_writes_one_end_and_nothing_comes_after_it() {
     let folder = Folder::new();
     let session = Session::start(folder.path(), &new_session(), CLOSE).unwrap();
     session.append(&said("one")).unwrap();
-    let first = session.end(AT.plus_s(5), &Fields::default()).unwrap();
+    let first = session.end(AT.plus_s(5), &SessionFields::default()).unwrap();
     let whole = read(session.path().unwrap());
-    assert_eq!(session.end(AT.plus_s(9), &Fields::default()).unwrap(), first);
+    assert_eq!(session.end(AT.plus_s(9), &SessionFields::default()).unwrap(), first);
     let error = session.append(&said("two")).unwrap_err();
     assert_eq!((error.code(), error.text()), ("session.ended", "the session was ended; start another one"));
     assert_eq!(read(session.path().unwrap()), whole);
@@ -244,7 +247,7 @@ fn closing_twice_writes_one_end_and_nothing_comes_after_it() {
 fn a_clock_that_goes_back_gives_no_negative_duration() {
     let folder = Folder::new();
     let session = Session::start(folder.path(), &new_session(), CLOSE).unwrap();
-    assert_eq!(session.end(Timestamp(AT.0 - 1), &Fields::default()).unwrap().duration_s, 0.0);
+    assert_eq!(session.end(Timestamp(AT.0 - 1), &SessionFields::default()).unwrap().duration_s, 0.0);
 }
 
 #[test]
@@ -272,7 +275,7 @@ fn entries_that_could_not_be_read_back_are_refused_and_leave_no_trace() {
     }
     assert!(Entry::new("x", AT, &[1]).unwrap_err().text().contains("must be a JSON object, not [1]"));
     assert_eq!(read(session.path().unwrap()), before);
-    assert_eq!(session.end(AT, &Fields::default()).unwrap().entries, 0);
+    assert_eq!(session.end(AT, &SessionFields::default()).unwrap().entries, 0);
 }
 
 #[test]
@@ -290,7 +293,7 @@ fn many_threads_write_whole_lines_each_in_its_order() {
             });
         }
     });
-    let summary = session.end(AT, &Fields::default()).unwrap();
+    let summary = session.end(AT, &SessionFields::default()).unwrap();
     assert_eq!((summary.entries, summary.by_type["tick"]), (1600, 1600));
     let mut next = [0u64; 8];
     for entry in entries(session.path().unwrap()) {
@@ -321,7 +324,7 @@ fn assert_numbered(folder: &Folder, count: usize) {
 
 fn start_many(root: &Path, who: &str, sessions: u64, spread_s: u64) {
     for n in 0..sessions {
-        let new = New {
+        let new = NewSession {
             started_at: AT.plus_s(if spread_s == 0 { 0 } else { n % spread_s }),
             session_id: format!("{who}-{n}"),
             ..new_session()
@@ -430,7 +433,7 @@ fn always_syncs_each_line_interval_soon_and_close_at_the_end() {
     let close = start(Fsync::Close);
     (0..5).for_each(|_| close.append(&said("x")).unwrap());
     assert_eq!(close.syncs(), 0);
-    close.end(AT, &Fields::default()).unwrap();
+    close.end(AT, &SessionFields::default()).unwrap();
     assert_eq!(close.syncs(), 1);
     assert_eq!(SessionOptions::default().fsync, Fsync::Interval(Duration::from_secs(1)));
 }
@@ -451,7 +454,7 @@ fn a_sync_that_fails_is_told() {
     let close = close.unwrap();
     close.append(&said("x")).unwrap();
     assert!(close.sync().unwrap_err().text().starts_with("syncing"));
-    assert!(close.end(AT, &Fields::default()).unwrap_err().text().starts_with("syncing"));
+    assert!(close.end(AT, &SessionFields::default()).unwrap_err().text().starts_with("syncing"));
     let (mut reader, interval) = on_a_pipe(Fsync::Interval(Duration::from_millis(1)));
     // A full pipe would make the writer wait.
     std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
@@ -469,7 +472,7 @@ fn dropping_a_session_does_not_end_it() {
     assert!(!read(&path).contains("session_end"));
     let again = Session::resume(&path, CLOSE).unwrap();
     again.append(&said("two")).unwrap();
-    let summary = again.end(AT.plus_s(60), &Fields::default()).unwrap();
+    let summary = again.end(AT.plus_s(60), &SessionFields::default()).unwrap();
     assert_eq!((summary.entries, summary.by_type["photographer_message"], summary.duration_s), (2, 2, 60.0));
 }
 
@@ -547,13 +550,13 @@ fn a_sink_never_fails_whoever_it_records_and_tells_the_first_failure_only() {
         }
         sink.record(Entry::new("x", AT, &1));
         assert!(sink.last_error().unwrap().text().contains("must be a JSON object"));
-        assert_eq!(sink.end(AT, &Fields::default()), None);
+        assert_eq!(sink.end(AT, &SessionFields::default()), None);
         assert_eq!((sink.failures(), told.load(Ordering::Relaxed)), (13, 1));
         assert!(sink.last_error().unwrap().text().contains(says));
     }
     let sink = Sink::new(Session::start(folder.path(), &new_session(), CLOSE), |error| panic!("{error}"));
     sink.record(Ok(said("heard")));
-    assert_eq!(sink.end(AT, &Fields::default()).unwrap().entries, 1);
+    assert_eq!(sink.end(AT, &SessionFields::default()).unwrap().entries, 1);
     assert_eq!((sink.failures(), sink.last_error()), (0, None));
 }
 
@@ -591,8 +594,11 @@ fn entries_of_known_types_need_their_fields() {
         ("taste_confirmation", r#"{"updates":1}"#, "update"),
     ];
     let at: Timestamp = "2026-04-27T14:30:00Z".parse().unwrap();
-    let entry =
-        |kind: &str, fields: &str| Entry { kind: kind.into(), at, fields: Fields::parse(fields).unwrap() };
+    let entry = |kind: &str, fields: &str| Entry {
+        kind: kind.into(),
+        at,
+        fields: SessionFields::parse(fields).unwrap(),
+    };
     let checked = |kind: &str, fields: &str| {
         let header = r#"{"type":"session_start","session_id":"s","started_at":"2026-04-27T14:30:00Z"}"#;
         let rest = fields.strip_prefix('{').unwrap();

@@ -4,7 +4,7 @@ use crate::session::{AT, CLOSE, Folder, entries, items, new_session, raw, read, 
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_formats::jsonl::TruncatedTail;
-use everturn_formats::session::{Entry, Fields, Item, Reader, Report, Session, check};
+use everturn_formats::session::{Entry, Item, Reader, Report, Session, SessionFields, check};
 use proptest::prelude::*;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ fn a_file_that_was_cut_anywhere_gives_what_is_before_and_goes_on_behind_it() {
         let kept = complete + usize::from(line_break_is_missing) - 1;
         session.append(&said("next")).unwrap();
         assert_eq!(session.mended().map(|mended| mended.tail), tail, "cut at {cut}");
-        let summary = session.end(AT.plus_s(9), &Fields::default()).unwrap();
+        let summary = session.end(AT.plus_s(9), &SessionFields::default()).unwrap();
         assert_eq!(summary.entries, kept as u64 + 1);
         drop(session);
         let report = checked(std::fs::read(&path).unwrap());
@@ -111,7 +111,7 @@ fn a_bad_line_in_the_middle_is_told_and_reading_goes_on() {
     // It stays where it is when the session goes on.
     let session = Session::resume(&path, CLOSE).unwrap();
     session.append(&said("next")).unwrap();
-    assert_eq!(session.end(AT, &Fields::default()).unwrap().entries, 4);
+    assert_eq!(session.end(AT, &SessionFields::default()).unwrap().entries, 4);
     assert!(read(&path).starts_with(&text));
     assert_eq!(codes(&checked(read(&path))), []);
 }
@@ -120,7 +120,7 @@ fn a_bad_line_in_the_middle_is_told_and_reading_goes_on() {
 fn a_closed_session_is_not_resumed() {
     let folder = Folder::new();
     let path = unclosed(&folder);
-    Session::resume(&path, CLOSE).unwrap().end(AT, &Fields::default()).unwrap();
+    Session::resume(&path, CLOSE).unwrap().end(AT, &SessionFields::default()).unwrap();
     let whole = read(&path);
     let error = Session::resume(&path, CLOSE).err().unwrap();
     assert_eq!(error.code(), "session.ended");
@@ -176,7 +176,7 @@ fn a_session_of_another_program_is_read_checked_and_resumed() {
     std::fs::write(&path, &text).unwrap();
     let session = Session::resume(&path, CLOSE).unwrap();
     session.append(&said("ours")).unwrap();
-    assert_eq!(session.end(AT.plus_s(60), &Fields::default()).unwrap().duration_s, 60.0);
+    assert_eq!(session.end(AT.plus_s(60), &SessionFields::default()).unwrap().duration_s, 60.0);
     assert!(checked(read(&path)).is_ok());
     assert_eq!(entries(&path).len(), 2);
 }
@@ -308,7 +308,7 @@ fn entry() -> impl Strategy<Value = Entry> {
     let fields = prop::collection::btree_map(any::<String>(), value(), 0..5);
     // Whole microseconds between the years 0 and 9999.
     (kind, -62_167_219_200_000_000i64..253_402_300_799_999_999, fields.prop_shuffle_pairs())
-        .prop_map(|(kind, at, fields)| Entry { kind, at: Timestamp(at), fields: Fields(fields) })
+        .prop_map(|(kind, at, fields)| Entry { kind, at: Timestamp(at), fields: SessionFields(fields) })
 }
 
 trait Shuffled {
@@ -335,12 +335,12 @@ proptest! {
         let session = Session::start(folder.path(), &new_session(), CLOSE).unwrap();
         given.iter().for_each(|entry| session.append(entry).unwrap());
         let path = session.path().unwrap();
-        session.end(AT, &Fields::default()).unwrap();
+        session.end(AT, &SessionFields::default()).unwrap();
         prop_assert_eq!(entries(path), given);
         let text = read(path);
         prop_assert!(checked(&text).is_ok());
         for line in text.lines() {
-            let keys: Vec<String> = serde_json::from_str::<Fields>(line).unwrap().0.into_iter().map(|(key, _)| key).collect();
+            let keys: Vec<String> = serde_json::from_str::<SessionFields>(line).unwrap().0.into_iter().map(|(key, _)| key).collect();
             prop_assert_eq!(&keys[..2], ["type", "timestamp"]);
         }
     }

@@ -8,7 +8,8 @@ use everturn::{Records, SystemWorld, Tenant, World};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_formats::session::{
-    AgentToolCall, Dispatch, Entry, Fields, New, Session, SessionOptions, Sink, ToolResult, milliseconds,
+    AgentToolCall, Dispatch, Entry, NewSession, Session, SessionFields, SessionOptions, Sink, ToolResult,
+    milliseconds,
 };
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Implementation};
@@ -141,7 +142,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.sink.end(SystemWorld.now(), &Fields::default());
+        self.sink.end(SystemWorld.now(), &SessionFields::default());
     }
 }
 
@@ -155,11 +156,11 @@ fn start(
     let mut bytes = [0; 16];
     SystemWorld.fill(&mut bytes)?;
     let id = hex::encode(bytes);
-    let new = New {
+    let new = NewSession {
         subject_key: "tenant".into(),
         agent_provider: client.map(|client| format!("{} {}", client.name, client.version)),
-        extra: Fields::of(&serde_json::json!({"program": "everturn mcp", "transport": transport}))?,
-        ..New::about(tenant.name().to_string(), id, SystemWorld.now())
+        extra: SessionFields::of(&serde_json::json!({"program": "everturn mcp", "transport": transport}))?,
+        ..NewSession::about(tenant.name().to_string(), id, SystemWorld.now())
     };
     Session::start(folder, &new, SessionOptions::default())
 }

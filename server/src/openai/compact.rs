@@ -21,7 +21,7 @@ use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::{Raw, quote};
 use everturn_core::pairing;
 use everturn_core::turn::{Role, Turn};
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ async fn compact(
                     Some(place.compaction().summarize(1, to, instructions.as_deref())?.checkpoint.handoff_md)
                 }
             };
-            let family = Family::of_model(model.served_name());
+            let family = TokenizerFamily::of_model(model.served_name());
             let read: u64 = messages.iter().map(|message| family.message(message)).sum();
             let (covered, kept) = turns.split_at(kept_from);
             let asked = covered.iter().filter(|turn| turn.role == Role::User);

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ enum Texts {
 
 impl Texts {
     /// The texts. Tokens are decoded: an embedder reads text.
-    fn read(self, family: Family) -> Option<Vec<String>> {
+    fn read(self, family: TokenizerFamily) -> Option<Vec<String>> {
         match self {
             Texts::One(text) => Some(vec![text]),
             Texts::Several(texts) => Some(texts),
@@ -55,7 +55,7 @@ async fn create(
     let asked: String = body.need("model")?;
     let named = app.embedders.get(&asked).or_else(|| app.embedders.values().find(|e| e.model() == asked));
     let embedder = named.ok_or_else(|| unknown(&asked))?;
-    let family = Family::of_model(embedder.model());
+    let family = TokenizerFamily::of_model(embedder.model());
     let texts = body.need::<Texts>("input")?.read(family).ok_or_else(|| {
         let text = "input must be a text, a list of tokens, or a list of texts or of lists of tokens; tokens are those of \
                     the model, or of cl100k_base";

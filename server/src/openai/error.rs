@@ -127,8 +127,8 @@ struct ProblemText {
 /// The equivalent status for a client of a model: the model failed, or its prompt was too long.
 fn status(status: StatusCode, code: &str) -> StatusCode {
     match code {
-        "model.unknown" | "model.none" => StatusCode::NOT_FOUND,
-        "model.context_overflow"
+        code::MODEL_UNKNOWN | code::MODEL_NONE => StatusCode::NOT_FOUND,
+        code::CONTEXT_OVERFLOW
         | code::BUDGET_TOO_SMALL
         | "context.truncated"
         | "generate.max_output_tokens" => StatusCode::BAD_REQUEST,
@@ -144,8 +144,8 @@ fn status(status: StatusCode, code: &str) -> StatusCode {
 /// OpenAI's code for an error if it has one; else ours.
 pub fn openai_code(code: &str) -> &str {
     match code {
-        "model.unknown" | "model.none" => "model_not_found",
-        "model.context_overflow"
+        code::MODEL_UNKNOWN | code::MODEL_NONE => "model_not_found",
+        code::CONTEXT_OVERFLOW
         | code::BUDGET_TOO_SMALL
         | "context.truncated"
         | "generate.max_output_tokens" => "context_length_exceeded",

@@ -5,6 +5,7 @@ use super::sealed::seal;
 use super::stored::{ResponseView, State, StoredRequest, done, usage};
 use everturn::model::{Delta, ModelReply};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
 use serde_json::{Value, json};
@@ -177,7 +178,7 @@ impl ResponseEvents {
     /// The last events if there is no reply.
     pub fn fail(&mut self, error: &Error) -> Vec<Value> {
         let state = match error.code() {
-            "generation.stopped" => State::Cancelled,
+            code::GENERATION_STOPPED => State::Cancelled,
             code => State::Failed(code.to_string(), error.text().to_string()),
         };
         self.end_item("incomplete", None);

@@ -41,7 +41,7 @@ pub fn generation(turn: &Turn) -> Generation {
 pub fn restored(tenant: &Tenant, turn: &Turn) -> String {
     let bytes = |id: &str| {
         let asset = tenant.conversation(turn.conversation).assets().get(id).ok()?;
-        tenant.asset_bytes(&asset).ok()
+        tenant.assets().bytes(&asset).ok()
     };
     let message = turn.message.as_ref().map_or("null", Raw::get);
     asset::restore(message, bytes).unwrap_or_else(|_| message.to_string())

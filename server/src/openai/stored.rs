@@ -4,10 +4,11 @@ use super::{ids, items};
 use everturn::model::{Finish, ModelReply};
 use everturn::{HistoryEntry, HistoryQuery, Order, Tenant};
 use everturn_core::Error;
+use everturn_core::error::code;
 use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
-use everturn_core::turn::{Status, Turn};
+use everturn_core::turn::{Status, Turn, reason};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -87,7 +88,7 @@ impl ResponseView<'_> {
 fn failure(code: &str) -> &'static str {
     match code {
         "model.rate_limited" | "model.quota" => "rate_limit_exceeded",
-        "model.refused" | "model.context_overflow" => "invalid_prompt",
+        code::MODEL_REFUSED | code::CONTEXT_OVERFLOW => "invalid_prompt",
         _ => "server_error",
     }
 }
@@ -210,13 +211,13 @@ pub fn object(tenant: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Valu
             Some("content_filter") => State::Cut("content_filter"),
             _ => State::Done(ended(tenant, turn)?.1),
         },
-        Status::Aborted | Status::Interrupted if turn.reason.as_deref() == Some("stopped") => {
+        Status::Aborted | Status::Interrupted if turn.reason.as_deref() == Some(reason::STOPPED) => {
             State::Cancelled
         }
         Status::Aborted | Status::Interrupted => {
             let reason = turn.reason.clone().unwrap_or_default();
             let code = about.error.clone().unwrap_or_else(|| "interrupted".into());
-            let text = reason.strip_prefix(&code).and_then(|text| text.strip_prefix(": ")).unwrap_or(&reason);
+            let text = reason::text(&reason, &code);
             State::Failed(code, text.to_string())
         }
     };

@@ -13,7 +13,7 @@ use axum::routing::post;
 use everturn::ContextOptions;
 use everturn::model::Provider;
 use everturn_core::json::Raw;
-use everturn_views::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
+use everturn_views::tokens::{PART_TOKENS, PROMPT_TOKENS, TokenizerFamily};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 /// Tokens of messages and other texts together.
-pub fn cost(family: Family, messages: &[Raw], texts: &[&str]) -> u64 {
+pub fn cost(family: TokenizerFamily, messages: &[Raw], texts: &[&str]) -> u64 {
     let message =
         |raw: &Raw| raw.read::<Value>().map_or_else(|| family.count(raw.get()), |m| family.message(&m));
     let messages: u64 = messages.iter().map(message).sum();
@@ -38,7 +38,7 @@ async fn count(Reader(tenant): Reader, Json(body): Json<Fields>) -> Result<axum:
     let model = models::find(&tenant, ask.model)?;
     let provider = model.provider();
     let tools = tools::convert(Provider::OpenaiResponses, provider, ask.tools)?;
-    let family = Family::of_model(model.served_name());
+    let family = TokenizerFamily::of_model(model.served_name());
     let tokens = blocking(move || {
         let place = match (ask.conversation, ask.previous) {
             (Some(id), _) => Some((id, tenant.conversation(id).get()?.head.seq)),

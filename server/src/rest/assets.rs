@@ -114,7 +114,7 @@ async fn piece(tenant: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes,
             true => range.end,
             false => range.end.min((range.start / PIECE_BYTES + 1) * PIECE_BYTES),
         };
-        tenant.asset_range(&asset, range.start..end).map(Bytes::from)
+        tenant.assets().range(&asset, range.start..end).map(Bytes::from)
     })
     .await
 }

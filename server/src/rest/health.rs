@@ -30,7 +30,7 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
         store.ready()?;
         tenant.list(ListQuery { limit: 1, ..ListQuery::default() })
     });
-    let unanswered = |_| Err(Error::busy("store.unanswered", "the store does not answer"));
+    let unanswered = |_| Err(Error::busy(code::STORE_UNANSWERED, "the store does not answer"));
     match tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(unanswered) {
         Ok(_) => Ok("ready\n"),
         Err(error) => {
@@ -40,16 +40,16 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
                 code @ code::OVERTAKEN => {
                     (code, "another process has opened the store for writing; restart this server")
                 }
-                code @ "store.moved" => (
+                code @ code::STORE_MOVED => (
                     code,
                     "the store's file was removed, renamed or replaced; put it back, or restart this server",
                 ),
-                code @ "store.full" => (code, "the disk that holds the store is full; free some space"),
-                code @ "store.io" => (
+                code @ code::STORE_FULL => (code, "the disk that holds the store is full; free some space"),
+                code @ code::STORE_IO => (
                     code,
                     "the store cannot be written: its disk fails, or a limit on the size of files is reached; check both",
                 ),
-                code @ "store.unanswered" => (
+                code @ code::STORE_UNANSWERED => (
                     code,
                     "the store does not answer: its database hangs, or the network to it is cut; use another server",
                 ),
@@ -62,7 +62,9 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
                     (code, "the database is a standby; promote it, or name the primary in the store's URL")
                 }
                 code @ "store.read_only" => (code, "the database takes no writes; see the server's log"),
-                code @ "store.unreachable" => (code, "the database cannot be reached; see the server's log"),
+                code @ code::STORE_UNREACHABLE => {
+                    (code, "the database cannot be reached; see the server's log")
+                }
                 _ => ("store.unready", "the store cannot be read; see the server's log"),
             };
             Err(Error::busy(code, text).into())

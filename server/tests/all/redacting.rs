@@ -150,7 +150,7 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
             let at = file.find(&secret).map(|at| file[at.saturating_sub(200)..at + 20].to_string());
             assert_eq!(at, None);
             for asset in chat.assets().list().unwrap() {
-                let bytes = tenant.asset_bytes(&asset).unwrap();
+                let bytes = tenant.assets().bytes(&asset).unwrap();
                 assert!(!String::from_utf8_lossy(&bytes).contains(&secret), "{asset:?}");
             }
             chat.log().verify(None).unwrap();

@@ -130,7 +130,7 @@ impl Place {
         Ok(Place { url: url.to_string(), assets })
     }
 
-    /// The store that the place belongs to. `None` if it is new: nobody's, and without assets.
+    /// The store that the place belongs to. `None` if the place is new and empty.
     pub fn owner(&self) -> Result<Option<String>, Error> {
         let store = self.assets.made()?;
         // Asked first, since an absent bucket has no owner either.

@@ -24,7 +24,7 @@ pub(crate) struct Catalog {
     pub(super) readers: Readers,
     pub(super) feed: Database,
     open: Mutex<Open>,
-    /// Tenants whose index is behind what was handed to it: a lost file, or a power loss.
+    /// Tenants with an index that lost entries, with a file or in a power loss.
     pub(super) lagging: Mutex<BTreeMap<TenantName, Lag>>,
     /// Whether lost files were looked for.
     looked: AtomicBool,
@@ -433,7 +433,7 @@ impl Catalog {
         self.note(std::slice::from_ref(tenant), |_| Ok(()))
     }
 
-    /// Rewrites a tenant's index without what was removed from it.
+    /// Rewrites a tenant's index without the removed entries.
     pub fn scrub(&self, tenant: &TenantName, bytes_max: Option<u64>) -> Result<bool, Error> {
         let index = self.index(tenant);
         if self.lagging.lock().contains_key(tenant) {

@@ -34,7 +34,7 @@ use rusqlite::Connection;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Which events of a conversation can be read, and where.
+/// Readable events of conversations, and the conversations through which they are read.
 pub(crate) trait Visible {
     /// The last `seq` of a conversation that anyone can read: its end if it lives, else as far as its forks
     /// read.

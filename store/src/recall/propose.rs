@@ -1,4 +1,4 @@
-//! Candidates for a lexical query, whatever keeps the words.
+//! Candidates for a lexical query, for any storage of words.
 //!
 //! They are ordered by what is known without their text: the words that each has, their rarity, and its length.
 //! The caller scores them by their text, with the same counts ([`EntryCounts`]).
@@ -17,7 +17,7 @@ pub const SCOPE_WORDS_MAX: usize = 100;
 /// Maximum number of entries ranked for one query: all that have its rare words, else the newest that have its
 /// rarest.
 const RANKED_ENTRIES_MAX: u64 = 1_000;
-/// Maximum number of common words that lift what the others found.
+/// Most common words that raise the scores of entries found by the rare ones.
 const LIFTING_WORDS_MAX: usize = 3;
 /// Maximum number of entries that may be lifted past others.
 const LIFTED_ENTRIES: usize = 200;
@@ -172,8 +172,7 @@ pub fn proposed<'q, W: Words>(
     Ok(found)
 }
 
-/// What an entry outside the counts must match: one of the terms, or every phrase. `None` if there is nothing to
-/// look for.
+/// Condition on entries that are not counted yet: one of the terms, or every phrase. `None` if the query has neither.
 pub fn uncounted(query: &TextQuery) -> Option<Matching<'_>> {
     if !query.all.is_empty() {
         return Some(Matching::All(query.all.iter().map(Matching::Term).collect()));

@@ -1,4 +1,4 @@
-//! Derived rows: rebuilding them, and comparing them with what is stored.
+//! Derived rows: rebuilding them, and comparing them with the stored ones.
 //!
 //! The same code does both. To compare, it runs over empty temporary tables that shadow the stored ones;
 //! afterwards the two sets of rows are compared.
@@ -626,7 +626,7 @@ fn diverged(db: &Connection) -> Result<Vec<StoreProblem>, Failure> {
     Ok(problems)
 }
 
-/// The last settled event, and what is wrong with the mark that records it.
+/// The last settled event, and the problem with its mark, if any.
 fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<StoreProblem>)> {
     let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
     let placed: i64 = db.query_row(
@@ -644,7 +644,7 @@ fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<StoreProble
     match mark.filter(|mark| (placed..=last).contains(mark)) {
         Some(mark) => Ok((mark, None)),
         None => {
-            let text = "the mark of what is settled is wrong".to_string();
+            let text = "the mark of settled events is wrong".to_string();
             Ok((placed.min(last), Some(StoreProblem { key: None, kind: ProblemKind::Derived, text })))
         }
     }

@@ -332,7 +332,7 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     let file = path.display();
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => Error::busy(
-            "store.full",
+            code::STORE_FULL,
             format!(
                 "the disk that holds {file} is full; nothing of this request was written; free some space and try again"
             ),
@@ -361,10 +361,10 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
             let text = format!(
                 "{file} or a file beside it cannot be written: its disk fails, or a limit on the size of files (`ulimit -f`) is reached; nothing of this request was written; check the disk and the limit"
             );
-            Error::internal("store.io", text)
+            Error::internal(code::STORE_IO, text)
         }
         Some(ErrorCode::SystemIoFailure) => Error::internal(
-            "store.io",
+            code::STORE_IO,
             format!(
                 "the disk that holds {file} fails ({error}); nothing of this request was written; check the disk"
             ),
@@ -400,7 +400,7 @@ pub fn check_names(path: &Path) -> Result<(), Error> {
         Ok(file) if file.is_file() && file.nlink() > 1 => Err(Error::invalid(
             "store.two_names",
             format!(
-                "{} has {} names (hard links), and a writer would not see what was written under another; remove all names but one, and copy a store with `everturn backup`",
+                "{} has {} names (hard links), and a writer would miss writes under another name; remove all names but one, and copy a store with `everturn backup`",
                 path.display(),
                 file.nlink()
             ),
@@ -476,7 +476,7 @@ impl Identity {
             return Ok(wal);
         }
         Err(Error::busy(
-            "store.moved",
+            code::STORE_MOVED,
             format!(
                 "{} or its write-ahead log was removed, renamed or replaced since this process opened it, so nothing was written; put the file back, or restart this process",
                 path.display()

@@ -124,7 +124,7 @@ impl HeadFile {
         Ok(())
     }
 
-    /// Records what a commit added: its last event, and the current number of changes.
+    /// Records a commit: its last event, and the current number of changes.
     pub fn note(&mut self, last: Option<(i64, Hash)>, changes: Option<i64>) {
         if last.is_none() && changes.is_none() {
             return;

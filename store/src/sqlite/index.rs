@@ -21,8 +21,8 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Learned, absent_turn, copies, learned};
 use rusqlite::{OptionalExtension, params};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 impl ConversationIndex for Sqlite {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
@@ -197,7 +197,7 @@ impl TurnIndex for Sqlite {
                 .map(|(key, _)| key.clone())
         };
         let recent = match self.remembers() {
-            true => waits(&self.recent.read().unwrap_or_else(PoisonError::into_inner)),
+            true => waits(&self.recent.read()),
             false => self.reading(|db| Ok(waits(&Recent::load(db)?)))?,
         };
         if let Some(key) = recent {

@@ -34,6 +34,7 @@ use everturn_core::turn::Status;
 use everturn_core::write::{Action, Write, absent, absent_turn};
 use head::{HeadFile, Loss};
 use ownership::Ownership;
+use parking_lot::{Mutex, RwLock};
 use read::Lineage;
 use recent::{Recent, RecentConversation};
 use rows::Failure;
@@ -41,7 +42,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Approximate number of written bytes after which the size of the write-ahead log is checked.
@@ -64,7 +65,8 @@ const READERS_IDLE_MAX: usize = 8;
 pub struct Sqlite {
     path: PathBuf,
     readers: Mutex<Vec<Connection>>,
-    writer: Option<Mutex<Writer>>,
+    // A poisoned lock tells that a commit panicked: see `writer`.
+    writer: Option<std::sync::Mutex<Writer>>,
     /// Durable conversations that are not settled yet. Changed by the writer only, right after a commit.
     recent: RwLock<Recent>,
     /// The files that this process writes to; `None` if it only reads.
@@ -101,7 +103,7 @@ impl Sqlite {
         Sqlite::open_for_writing(path, patience, false)
     }
 
-    /// Like [`Sqlite::open`], but accepts the loss of committed data. New events are appended to what is left.
+    /// Like [`Sqlite::open`], but accepts the loss of committed data. New events are appended to the remaining ones.
     pub fn open_accepting_loss(path: &Path, patience: Duration) -> Result<Sqlite, Error> {
         Sqlite::open_for_writing(path, patience, true)
     }
@@ -128,7 +130,7 @@ impl Sqlite {
         let (ownership, was_in_use) = Ownership::take(&mut connection, &path).map_err(broken)?;
         head.catch_up(&connection).map_err(broken)?;
         let files = door::Identity::of(&path).map_err(|e| {
-            Error::internal("store.io", format!("cannot examine {}: {e}; check the disk", path.display()))
+            Error::internal(code::STORE_IO, format!("cannot examine {}: {e}; check the disk", path.display()))
         })?;
         door::remove_shared_index(&path);
         let recent = load(&mut connection).map_err(|failure| failed(&path, failure))?;
@@ -146,7 +148,7 @@ impl Sqlite {
             catalog: Catalog::new(Some(door::index_folder(&path))),
             path,
             readers: Mutex::default(),
-            writer: Some(Mutex::new(writer)),
+            writer: Some(std::sync::Mutex::new(writer)),
             recent: RwLock::new(recent),
             files: Some(files),
             overtaken: AtomicBool::new(false),
@@ -189,7 +191,7 @@ impl Sqlite {
         })
     }
 
-    fn writer(&self) -> Result<MutexGuard<'_, Writer>, Error> {
+    fn writer(&self) -> Result<std::sync::MutexGuard<'_, Writer>, Error> {
         let writer = self.writer.as_ref().ok_or_else(|| {
             Error::invalid(
                 "store.opened_read_only",
@@ -198,7 +200,7 @@ impl Sqlite {
         })?;
         // A panic in the middle of a commit leaves a transaction that is rolled back; cached data may be wrong
         // then.
-        Ok(writer.lock().unwrap_or_else(|poisoned: PoisonError<MutexGuard<'_, Writer>>| {
+        Ok(writer.lock().unwrap_or_else(|poisoned: PoisonError<std::sync::MutexGuard<'_, Writer>>| {
             let mut guard = poisoned.into_inner();
             guard.known.forget();
             guard
@@ -242,7 +244,7 @@ impl Sqlite {
             return Ok(());
         }
         self.overtaken.store(true, Ordering::SeqCst);
-        *self.recent.write().unwrap_or_else(PoisonError::into_inner) = Recent::default();
+        *self.recent.write() = Recent::default();
         Err(ownership::overtaken(&self.path).into())
     }
 
@@ -278,7 +280,7 @@ impl Sqlite {
 
     /// Records whether the disk accepted a write, for [`Log::ready`].
     fn note_written(&self, error: Option<&Error>) {
-        let unwritable = error.is_some_and(|error| matches!(error.code(), "store.full" | "store.io"));
+        let unwritable = error.is_some_and(|error| matches!(error.code(), code::STORE_FULL | code::STORE_IO));
         if self.unwritable.load(Ordering::Relaxed) != unwritable {
             self.unwritable.store(unwritable, Ordering::SeqCst);
         }
@@ -287,12 +289,12 @@ impl Sqlite {
     /// The unsettled part of a conversation. Taken before the database is read: what is settled in between is
     /// then seen twice, which does no harm, and never missed.
     fn recent(&self, key: &Key) -> Option<RecentConversation> {
-        self.recent.read().unwrap_or_else(PoisonError::into_inner).conversations.get(key).cloned()
+        self.recent.read().conversations.get(key).cloned()
     }
 
     /// Runs a closure on a connection of its own, in one consistent view.
     fn reading<T>(&self, body: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T, Error> {
-        let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.readers.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
             None => {
@@ -306,7 +308,7 @@ impl Sqlite {
             view.finish()?;
             Ok(answer)
         })();
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readers = self.readers.lock();
         if readers.len() < READERS_IDLE_MAX {
             readers.push(connection);
         }
@@ -388,7 +390,7 @@ impl Sqlite {
         let settled = (|| {
             let Writer { connection, ownership, wal_seen, known, .. } = &mut *writer;
             let transaction = self.begin(connection, *ownership, wal_seen)?;
-            let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+            let before = self.recent.read();
             write::Batch::new(&transaction, known, &before).settle()?;
             drop(before);
             Ok(self.finish(transaction, true, Recent::default())?)
@@ -399,7 +401,7 @@ impl Sqlite {
     /// Commits a batch, and publishes its unsettled part to readers.
     fn finish(&self, transaction: Transaction<'_>, settled: bool, added: Recent) -> rusqlite::Result<()> {
         transaction.commit()?;
-        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.write();
         if settled {
             *recent = added;
         } else {
@@ -456,7 +458,7 @@ impl Log for Sqlite {
         let speaks = batch.iter().any(|write| matches!(write.action, Action::Chunk { .. }));
         let written = (|| {
             let transaction = self.begin(connection, *ownership, wal_seen)?;
-            let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+            let before = self.recent.read();
             let mut work = write::Batch::new(&transaction, known, &before);
             let mut answers = Vec::with_capacity(count);
             for request in batch {
@@ -512,7 +514,7 @@ impl Log for Sqlite {
     }
 
     fn settle(&self) -> Result<(), Error> {
-        if self.recent.read().unwrap_or_else(PoisonError::into_inner).events == 0 {
+        if self.recent.read().events == 0 {
             return Ok(());
         }
         self.settle_as(&mut *self.writer()?)
@@ -579,7 +581,7 @@ impl Drop for Sqlite {
     /// A clean end. If it fails, the next open finds the write-ahead log, as after a crash.
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.readers.lock().clear();
         let mut writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
         writer.head.keep();
         let is_cut = wal::is_cut(&writer.connection, &self.path).unwrap_or(true);

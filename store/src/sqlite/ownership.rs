@@ -1,4 +1,4 @@
-//! One writer at a time, by whatever path it reaches the file.
+//! Ownership: one writing process at a time, also through different paths to the file.
 //!
 //! The lock beside the file only gives a good error message: it can be removed, and another machine or
 //! container may not see it. The database is authoritative. Each open for writing sets a new `epoch`, and each

@@ -563,7 +563,7 @@ fn statement(row: &Row<'_>) -> rusqlite::Result<Statement> {
 /// Number of events examined in one call of [`written_by`].
 const WRITTEN_WINDOW: u64 = 10_000;
 
-/// A page of what an actor wrote.
+/// A page of an actor's turns and events.
 pub fn written_by(
     db: &Connection,
     tenant: &TenantName,

@@ -19,7 +19,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Number of events after which to settle: bounds the memory, and what has to be read after a crash.
+/// Number of events after which to settle. Bounds the memory, and the events to read after a crash.
 pub const UNSETTLED_EVENTS_MAX: usize = 4096;
 
 /// Unsettled events, by conversation.
@@ -64,7 +64,7 @@ impl Recent {
         self.events += entry.events.len() - before;
     }
 
-    /// Adds what came later.
+    /// Adds later events.
     pub fn extend(&mut self, later: Recent) {
         for (key, entry) in later.conversations {
             self.add(&key, entry.no, &entry.conversation, entry.events);

@@ -58,10 +58,10 @@ pub fn is_cut(connection: &Connection, path: &Path) -> rusqlite::Result<bool> {
     Ok(bytes(path).unwrap_or(0) < known as u64)
 }
 
-/// The error for a truncated write-ahead log: what it held may be lost, and so would be what follows.
+/// The error for a truncated write-ahead log: its content may be lost, and later writes would be.
 pub fn was_cut(path: &Path) -> Error {
     let text = format!(
-        "the write-ahead log of {} was cut since this process wrote to it, so nothing more is written; restart this process to see what is missing",
+        "the write-ahead log of {} was truncated after this process wrote to it, so writes are refused; restart this process to see what is missing",
         path.display()
     );
     Error::busy("store.cut", text)

@@ -609,7 +609,7 @@ fn insert_conversation(db: &Connection, key: &Key, conversation: &Conversation) 
     Ok(no)
 }
 
-/// Writes what differs: most appends only move the head.
+/// Writes the changed columns: most appends only move the head.
 fn update_conversation(
     db: &Connection,
     no: i64,

@@ -1,7 +1,7 @@
 //! The summarizer that needs no model: it extracts a checkpoint from the turns, sentence by sentence.
 //!
 //! [`spoken`] splits turns into sentences, without the logs that [`pasted`] finds; [`cues`] and [`terms`] classify them,
-//! [`tools`] summarizes tool calls, [`earlier`] carries on what another program summarized, [`files`] and [`identifiers`] collect names, [`pending`] finds what is left to do;
+//! [`tools`] summarizes tool calls, [`earlier`] carries summaries of other programs over, [`files`] and [`identifiers`] collect names, [`pending`] finds unfinished work;
 //! [`extract`] chooses, and [`lists`] brings the lists within their
 //! limits, including those that a model wrote. The word lists are data, beside the code: `cues.txt` and
 //! `stop_words.txt`.

@@ -1,4 +1,4 @@
-//! Checkpoints that quote nothing, for conversations whose retention does not keep what was said.
+//! Checkpoints without quotes, for conversations whose retention does not keep the text.
 
 use super::Checkpoint;
 use super::extractive::extract;

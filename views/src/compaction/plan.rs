@@ -4,7 +4,7 @@ use super::limits::TOKENS_MAX;
 use everturn_core::id::TurnId;
 use everturn_core::message::{self, MessagePart};
 use everturn_core::pairing;
-use everturn_core::policy::{CompactionPolicy, Strategy, is_due};
+use everturn_core::policy::{CompactionPolicy, CompactionStrategy, is_due};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
 use serde_json::Value;
@@ -88,7 +88,7 @@ pub fn plan(
     })
 }
 
-/// The first `seq` that a compaction on request leaves as it is, whatever is said in the turns; `None` if it covers them all.
+/// The first `seq` that a compaction on request does not cover, independent of the text of turns; `None` if it covers all.
 /// Their messages are not looked at.
 pub fn leaves_from(policy: &CompactionPolicy, turns: &[Candidate<'_>]) -> Option<u64> {
     let (reach, wanted) = wanted(policy, turns, None, true)?;
@@ -111,14 +111,16 @@ fn wanted(
     }
     let reach = barrier.map_or(turns.len(), |seq| turns.partition_point(|turn| turn.seq < seq)).min(
         match policy.strategy {
-            Strategy::Half => turns.len(),
-            Strategy::Tail | Strategy::Threshold => turns.len().saturating_sub(policy.keep_last),
+            CompactionStrategy::Half => turns.len(),
+            CompactionStrategy::Tail | CompactionStrategy::Threshold => {
+                turns.len().saturating_sub(policy.keep_last)
+            }
         },
     );
     let wanted = match policy.strategy {
-        Strategy::Half => half(turns),
-        Strategy::Tail => reach,
-        Strategy::Threshold => match over_threshold(policy, turns, tokens) {
+        CompactionStrategy::Half => half(turns),
+        CompactionStrategy::Tail => reach,
+        CompactionStrategy::Threshold => match over_threshold(policy, turns, tokens) {
             0 if forced => half(turns),
             count => count,
         },

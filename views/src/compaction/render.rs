@@ -202,7 +202,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Index of the first list of what is open in [`by_importance`].
+/// Index of the first list of open work in [`by_importance`].
 const OPEN_LISTS: usize = 5;
 
 /// The lists, the least important first.

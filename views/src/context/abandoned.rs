@@ -1,7 +1,7 @@
 //! Results that stand for those of abandoned calls: providers reject a call without a result.
 
 use super::{BlockSource, ContextMessage};
-use crate::tokens::Family;
+use crate::tokens::TokenizerFamily;
 use everturn_core::Error;
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::Raw;
@@ -50,7 +50,7 @@ impl GivenUp {
 pub fn answer_abandoned(
     tail: Vec<ContextMessage>,
     given_up: &[GivenUp],
-    family: Family,
+    family: TokenizerFamily,
 ) -> Result<Vec<ContextMessage>, Error> {
     if given_up.is_empty() {
         return Ok(tail);

@@ -2,7 +2,7 @@
 
 use super::{ContextMessage, LeftOut, Section};
 use crate::projection::{Message, without_parts};
-use crate::tokens::Family;
+use crate::tokens::TokenizerFamily;
 use everturn_core::Error;
 use everturn_core::pairing::{self, CallRef};
 
@@ -16,7 +16,7 @@ pub fn drop_unpaired(
     tail: Vec<ContextMessage>,
     input: &[ContextMessage],
     waits: impl Fn(&CallRef<'_>) -> bool,
-    family: Family,
+    family: TokenizerFamily,
 ) -> Result<(Vec<ContextMessage>, Vec<Unshown>), Error> {
     let pairs = pairing::pair(tail.iter().chain(input).map(|said| &said.message));
     let results = pairs.results.iter().filter(|result| result.call.is_none());
@@ -77,7 +77,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn said(message: Value) -> ContextMessage {
-        let tokens = Family::default().message(&message);
+        let tokens = TokenizerFamily::default().message(&message);
         ContextMessage {
             source: BlockSource::Given,
             seq: None,
@@ -106,7 +106,7 @@ mod tests {
         let signed = said(json!({"role": "assistant", "content": [signed, call("gone2")]}));
         let tail = vec![whole, result("c1"), result("x"), half, signed, waiting, answered];
         let input = [result("k2"), result("y")];
-        let family = Family::default();
+        let family = TokenizerFamily::default();
         let (left, left_out) =
             drop_unpaired(tail.clone(), &input, |call| call.id == Some("k1"), family).unwrap();
         let content: Vec<&Value> = left.iter().map(|said| &said.message["content"]).collect();

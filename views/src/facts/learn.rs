@@ -1,4 +1,4 @@
-//! The prompt that asks a model for facts, the parser of its reply, and the selection of what is new.
+//! Fact extraction: the prompt for a model, the parser of its reply, and the selection of new facts.
 
 use crate::compaction::{Candidate, Prompt, answered, said, shown};
 use everturn_core::Error;
@@ -6,7 +6,7 @@ use everturn_core::error::code;
 use everturn_core::fact::limits::{
     ANSWER_BYTES_MAX, KNOWN_MAX, LEARNED_MAX, PROMPT_CHARS_MAX, QUOTE_BYTES_MAX, QUOTE_CHARS_MIN, SOURCES_MAX,
 };
-use everturn_core::fact::{Dropped, Fact, FactStatus, check, check_confidence, normal, tidied};
+use everturn_core::fact::{Fact, FactStatus, FactsDropped, check, check_confidence, normal, tidied};
 use everturn_core::id::{FactId, TurnId};
 use everturn_core::turn::Role;
 use serde::Deserialize;
@@ -71,7 +71,7 @@ pub struct ExtractedFact {
 /// Parses a model reply. A reply that is not one JSON object with a list of facts is refused, and the error
 /// says what is wrong, so that it can be sent to the model for a second attempt. An entry that does not have
 /// the requested form, or that its turn does not support, is dropped and counted.
-pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<ExtractedFact>, Dropped), Error> {
+pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<ExtractedFact>, FactsDropped), Error> {
     let wrong = |text: String| Error::invalid(code::FACTS_ANSWER, text);
     let mut fields = answered(answer, ANSWER_BYTES_MAX).map_err(|error| wrong(error.text().to_string()))?;
     let entries = match fields.remove("facts") {
@@ -90,7 +90,7 @@ pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<ExtractedFact>
         return Err(Error::limit("LEARNED_MAX", limit, got, "note only what is worth knowing later"));
     }
     let mut texts: HashMap<usize, Vec<String>> = HashMap::new();
-    let (mut learned, mut dropped) = (Vec::new(), Dropped::default());
+    let (mut learned, mut dropped) = (Vec::new(), FactsDropped::default());
     for entry in entries {
         let Some((entry, [subject, predicate, object])) = ModelFact::read(entry) else {
             dropped.malformed += 1;
@@ -194,7 +194,7 @@ pub enum Origin {
 /// Selects what is new. Excluded are repetitions from the same turn, and known facts stated by an assistant,
 /// because it may only repeat what it was given to read: counted as evidence, every recalled fact would confirm
 /// itself.
-pub fn news(known: &[Fact], learned: Vec<ExtractedFact>, dropped: &mut Dropped) -> Vec<FactUpdate> {
+pub fn news(known: &[Fact], learned: Vec<ExtractedFact>, dropped: &mut FactsDropped) -> Vec<FactUpdate> {
     let mut alike: HashMap<[String; 3], Vec<&Fact>> = HashMap::new();
     for fact in known {
         let words = [&fact.subject, &fact.predicate, &fact.object].map(|text| normal(text));

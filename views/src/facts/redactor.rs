@@ -4,7 +4,7 @@ use super::learn::ExtractedFact;
 use crate::compaction::{Prompt, answered};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::fact::Dropped;
+use everturn_core::fact::FactsDropped;
 use everturn_core::fact::limits::ANSWER_BYTES_MAX;
 use everturn_core::redaction;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ impl Redactor {
     }
 
     /// Redacts facts. A fact with nothing left of its subject or object is dropped and counted.
-    pub fn redact(&self, learned: Vec<ExtractedFact>, dropped: &mut Dropped) -> Vec<ExtractedFact> {
+    pub fn redact(&self, learned: Vec<ExtractedFact>, dropped: &mut FactsDropped) -> Vec<ExtractedFact> {
         let before = learned.len();
         let clean = |learned: ExtractedFact| {
             Some(ExtractedFact {

@@ -8,7 +8,7 @@ use everturn_core::pairing::Pairs;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Chooses what a view shows. Must be pure: the same messages give the same result.
+/// Selects the messages of a view. Must be pure: the same messages give the same result.
 pub trait Projector: Send + Sync {
     /// Receives the messages and returns a list of messages, or `{messages, reason?, kept_indices?,
     /// dropped_indices?}`. A message that is returned equal is shown as it came, byte for byte. A number stands

@@ -47,7 +47,7 @@ impl std::fmt::Debug for ViewOptions {
     }
 }
 
-/// A policy: one way to choose what the next request sees.
+/// A policy that selects messages for the next request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProjectionPolicy {
     /// Everything.
@@ -135,7 +135,7 @@ pub struct Reachability {
     pub require_write_barrier: bool,
     /// Whether a write barrier is given.
     pub write_barrier: bool,
-    /// Whether to keep what a kept result refers to.
+    /// Whether to keep results that a kept result refers to.
     pub transitive: bool,
 }
 

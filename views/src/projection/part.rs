@@ -26,7 +26,7 @@ pub(super) struct Cut {
 }
 
 impl Edit {
-    /// The place in the original message of what is now at `place`.
+    /// The place in the original message of the part that is now at `place`.
     pub(super) fn origin(&self, place: BlockPath) -> BlockPath {
         let Some(mut n) = place.index() else { return place };
         let kind = std::mem::discriminant(&place);
@@ -60,7 +60,7 @@ impl Cut {
         Cut { dropped, removed: parts, ..Cut::default() }
     }
 
-    /// The list without what was cut.
+    /// The list without the removed parts.
     pub(super) fn apply<'a>(
         mut self,
         messages: &'a [Message],
@@ -163,7 +163,7 @@ fn is_nothing_left(message: &Value, gone: &HashSet<BlockPath>) -> bool {
             && !has("audio")
 }
 
-/// Drops reasoning items with nothing left of what they led to; a provider refuses them alone.
+/// Drops reasoning items whose following items are all gone: a provider refuses them alone.
 fn drop_reasoning(pairs: &Pairs<'_>, dropped: &mut [bool]) {
     if pairs.reasoning.is_empty() {
         return;
@@ -227,7 +227,7 @@ pub(super) fn protected_with_partners(shown: &[Shown<'_>], pairs: &Pairs<'_>) ->
     keep
 }
 
-/// Whether every call is shown exactly if its result is, and no reasoning lost what it led to.
+/// Whether every call is shown exactly if its result is, and no reasoning item stands alone.
 pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
     let mut gone: Vec<Option<&[BlockPath]>> = vec![None; messages.len()];
     for shown in shown {

@@ -121,7 +121,7 @@ impl<'a> Marker<'a> {
     }
 }
 
-/// The fields of a serialised pointer that say where it points and what is there.
+/// The fields of a serialised pointer: its place and its target.
 #[derive(Deserialize)]
 struct Written {
     policy: String,

@@ -496,7 +496,7 @@ impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
     }
 }
 
-/// Collects the names that a caller gave as roots. Each string is one, whatever it is.
+/// Collects the names that a caller gave as roots: every string is one.
 fn material(value: &Value, roots: &mut Names) {
     match value {
         Value::String(text) => {

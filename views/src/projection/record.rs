@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Decisions beyond what the result says: parts that were removed, and messages that were inserted.
+/// Decisions that the result does not contain: removed parts and inserted messages.
 #[derive(Serialize)]
 pub(super) struct Choices<'v> {
     messages: usize,
@@ -161,7 +161,7 @@ impl Recorded {
     }
 }
 
-/// Whether the request was the same, apart from what differs from turn to turn.
+/// Whether the request was the same, apart from fields that change with every turn.
 pub(super) fn is_same_request(policy: &str, recorded: &Value, options: &ViewOptions) -> bool {
     const PASSING: [&str; 12] = [
         "reason",

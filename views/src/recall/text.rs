@@ -165,7 +165,7 @@ fn said(out: &mut String, part: MessagePart<'_>, message: &Value, json: Json) {
     }
 }
 
-/// What a tool of the provider was asked for: a search of the web has its query there.
+/// Input of a tool that the provider runs, such as the query of a web search.
 fn hosted(out: &mut String, part: &MessagePart<'_>, block: &Value) {
     match part {
         MessagePart::Call { arguments: None, .. } => values(out, &block["action"]),

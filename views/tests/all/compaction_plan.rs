@@ -2,10 +2,10 @@
 
 use crate::compaction_talk::Talk;
 use everturn_core::json::Raw;
-use everturn_core::policy::{CompactionPolicy, OnOverflow, Strategy, is_due};
+use everturn_core::policy::{CompactionPolicy, CompactionStrategy, OnOverflow, is_due};
 use everturn_views::compaction::{MULTIMODAL_KEPT, RECENT_TURNS, limits, plan};
 use proptest::prelude::*;
-// The prelude's `Strategy` is hidden by ours.
+// The prelude's `CompactionStrategy` is hidden by ours.
 use proptest::strategy::Strategy as Generator;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn the_default_policy_is_the_one_that_is_promised() {
     let default = policy("{}");
     assert_eq!(default, CompactionPolicy::default());
     assert_eq!((default.max_turns, default.max_tokens, default.keep_last), (50, 8000, 2));
-    assert_eq!((default.strategy, default.auto), (Strategy::Half, true));
+    assert_eq!((default.strategy, default.auto), (CompactionStrategy::Half, true));
     assert_eq!((default.summarizer, default.on_overflow), (None, OnOverflow::CompactAndRetry));
     assert_eq!((default.input_limit, default.reserved_tokens), (None, 20_000));
 }
@@ -97,7 +97,7 @@ fn half_covers_the_oldest_half_rounded_down_and_at_least_one_turn() {
 fn tail_keeps_the_last_turns() {
     let policy = CompactionPolicy {
         max_turns: 0,
-        strategy: Strategy::Tail,
+        strategy: CompactionStrategy::Tail,
         keep_last: 3,
         ..CompactionPolicy::default()
     };
@@ -157,7 +157,8 @@ fn a_group_across_the_wanted_place_is_covered_as_a_whole_or_not_at_all() {
 fn recent_turns_with_media_stay_and_old_ones_do_not_block() {
     let image = json!({"role":"user","content":[{"type":"image","asset_id":"asset_1"}]});
     let screenshot = json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{}}]}]});
-    let policy = CompactionPolicy { strategy: Strategy::Tail, keep_last: 1, ..CompactionPolicy::default() };
+    let policy =
+        CompactionPolicy { strategy: CompactionStrategy::Tail, keep_last: 1, ..CompactionPolicy::default() };
     let with = |places: &[usize], message: &Value| {
         let mut talk = talk(20);
         for place in places {
@@ -278,21 +279,21 @@ proptest! {
             turn.2 = 1000;
         }
         let turns = talk.candidates();
-        let strategy = [Strategy::Half, Strategy::Tail, Strategy::Threshold][usize::from(strategy)];
+        let strategy = [CompactionStrategy::Half, CompactionStrategy::Tail, CompactionStrategy::Threshold][usize::from(strategy)];
         let policy = CompactionPolicy { strategy, keep_last, max_turns: 10, input_limit: Some(40_000), ..CompactionPolicy::default() };
         let cut = plan(&policy, &turns, barrier, forced);
 
         let n = turns.len();
         let tokens = 1000 * n as u64;
         let due = match strategy {
-            Strategy::Threshold => tokens + limits::TOKENS_MAX as u64 >= 20_000,
+            CompactionStrategy::Threshold => tokens + limits::TOKENS_MAX as u64 >= 20_000,
             _ => n > 10 || tokens > 8000,
         };
         let half = (n / 2).max(1);
         let (wanted, reach) = match strategy {
-            Strategy::Half => (half, n),
-            Strategy::Tail => (n.saturating_sub(keep_last), n.saturating_sub(keep_last)),
-            Strategy::Threshold => {
+            CompactionStrategy::Half => (half, n),
+            CompactionStrategy::Tail => (n.saturating_sub(keep_last), n.saturating_sub(keep_last)),
+            CompactionStrategy::Threshold => {
                 // Five turns of 1000 tokens and a checkpoint are half of the room.
                 let count = n.saturating_sub(5);
                 (if count == 0 && forced { half } else { count }, n.saturating_sub(keep_last))

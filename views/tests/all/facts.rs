@@ -4,7 +4,9 @@
 use crate::sample::{conversation_id, draft, event_id, link, turn_id};
 use everturn_core::chain::Head;
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::fact::{CorrectedBody, Dropped, Fact, FactStatus, ReadBody, RetractedBody, StatedBody};
+use everturn_core::fact::{
+    CorrectedBody, Fact, FactStatus, FactsDropped, ReadBody, RetractedBody, StatedBody,
+};
 use everturn_core::id::FactId;
 use everturn_core::json::Raw;
 use everturn_core::policy::FactsPolicy;
@@ -355,7 +357,10 @@ fn an_answer_is_kept_only_as_far_as_the_turns_support_it() {
         (learned[0].turn, learned[0].turn_seq, learned[0].quote.as_str()),
         (turn_id(3), 3, "I live in Berlin")
     );
-    assert_eq!(dropped, Dropped { malformed: 4, no_such_turn: 1, ungrounded: 2, ..Dropped::default() });
+    assert_eq!(
+        dropped,
+        FactsDropped { malformed: 4, no_such_turn: 1, ungrounded: 2, ..FactsDropped::default() }
+    );
     for (garbage, why) in [
         ("I found nothing.", "begins with"),
         ("", "empty"),
@@ -405,7 +410,7 @@ fn learned(turn: u64, role: Role, words: [&str; 3]) -> ExtractedFact {
 #[test]
 fn what_is_known_is_not_news_and_an_assistant_proves_nothing_by_repeating_it() {
     let known = facts(&chain(vec![said(1, "a"), stated(2, 1, BERLIN, 0.8)]));
-    let mut dropped = Dropped::default();
+    let mut dropped = FactsDropped::default();
     let tea = ["Zoë", "likes", "tea"];
     let found = news(
         &known,
@@ -426,7 +431,7 @@ fn what_is_known_is_not_news_and_an_assistant_proves_nothing_by_repeating_it() {
         origins,
         [(5, Origin::Known(fact_id(2))), (5, Origin::New), (7, Origin::Earlier(1)), (8, Origin::New)]
     );
-    assert_eq!(dropped, Dropped { known: 4, ..Dropped::default() });
+    assert_eq!(dropped, FactsDropped { known: 4, ..FactsDropped::default() });
 }
 
 #[test]
@@ -440,12 +445,12 @@ fn what_must_not_be_kept_is_taken_out_and_what_says_nothing_then_is_dropped() {
     let key = format!("ghp_{}", "a1".repeat(18));
     let token = learned(1, Role::User, ["CI", "uses the token", &key]);
     let all = vec![mail, card, named, token];
-    let mut dropped = Dropped::default();
+    let mut dropped = FactsDropped::default();
     let kept = Redactor::default().redact(all.clone(), &mut dropped);
     assert_eq!((kept.len(), dropped.redacted), (3, 1), "secrets always go");
     let redactor =
         Redactor { personal: true, named: read_redaction(r#"{"redact": ["Nightingale"]}"#).unwrap() };
-    let mut dropped = Dropped::default();
+    let mut dropped = FactsDropped::default();
     let kept = redactor.redact(all, &mut dropped);
     let objects: Vec<String> = kept.iter().map(|one| format!("{}: {}", one.subject, one.object)).collect();
     assert_eq!(objects, ["Zoë: Visa ‹card›", "Project ‹redacted›: May"]);

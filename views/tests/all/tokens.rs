@@ -1,11 +1,11 @@
 //! Token counts, compared with another implementation.
 
-use everturn_views::tokens::Family;
+use everturn_views::tokens::TokenizerFamily;
 use proptest::prelude::*;
 use tiktoken_rs::{cl100k_base_singleton, o200k_base_singleton};
 
 fn assert_same(text: &str) {
-    let counts = (Family::Cl100k.count(text), Family::O200k.count(text));
+    let counts = (TokenizerFamily::Cl100k.count(text), TokenizerFamily::O200k.count(text));
     let expected =
         (cl100k_base_singleton().count_ordinary(text), o200k_base_singleton().count_ordinary(text));
     assert_eq!(counts, (expected.0 as u64, expected.1 as u64), "{text:?}");
@@ -44,5 +44,5 @@ fn long_pieces_and_real_text() {
 /// Hostile text takes time proportional to its length: a piece of a million bytes would otherwise take hours.
 #[test]
 fn a_piece_of_a_million_bytes_is_counted() {
-    assert_eq!(Family::O200k.count(&"x".repeat(1 << 20)), 1 << 17);
+    assert_eq!(TokenizerFamily::O200k.count(&"x".repeat(1 << 20)), 1 << 17);
 }

@@ -2,7 +2,7 @@
 
 use everturn_api::hints::in_commands;
 use everturn_core::Error;
-use everturn_core::error::{Detail, code};
+use everturn_core::error::{ErrorDetail, code};
 use everturn_core::event::check_name;
 use everturn_core::id::{TenantName, clip};
 use everturn_server::socket::TENANT_HEADER;
@@ -348,7 +348,7 @@ impl Problem {
 
     fn error(self, status: StatusCode) -> Error {
         // Codes live as long as the program; few arrive before it ends.
-        let detail = Detail { code: self.code.leak(), text: in_commands(&self.detail) };
+        let detail = ErrorDetail { code: self.code.leak(), text: in_commands(&self.detail) };
         match status.as_u16() {
             403 => Error::Forbidden(detail),
             404 => Error::NotFound(detail),

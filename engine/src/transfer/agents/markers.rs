@@ -268,7 +268,7 @@ impl Import<'_> {
         loop {
             let page = self.tenant.shared().journal.log.events(&target.key, head, PAGE_ENTRIES_MAX)?;
             if page.iter().any(|event| self.marker(event).is_some()) {
-                let text = "the same session is being imported by somebody else; import it again, what is here is left out";
+                let text = "another process is importing the same session; import it again later: existing turns are skipped";
                 return Err(Error::conflict("import.concurrent", text));
             }
             match page.last() {

@@ -253,7 +253,7 @@ fn what_does_not_fit_into_a_turn_is_kept_beside_it() {
     assert_eq!(said(&scope, id), ["user hi", "user still here"]);
     let assets = scope.conversation(id).assets().list().unwrap();
     assert_eq!(assets.len(), 2);
-    let text = String::from_utf8(scope.asset_bytes(&assets[1]).unwrap()).unwrap();
+    let text = String::from_utf8(scope.assets().bytes(&assets[1]).unwrap()).unwrap();
     assert_eq!(text, file.lines[2]);
     assert_eq!(kept(&scope, id).iter().filter(|line| line.contains("asset_id")).count(), 2);
     assert_eq!(import(&scope, &file.text()).unwrap().added, 0);

@@ -225,9 +225,9 @@ fn assets_elsewhere_are_read_and_erased_by_every_node() {
     );
     let turn = here.say(id, NewTurn::message(message));
     let asset = here.conversation(id).assets().list().unwrap().remove(0);
-    let seen = there.asset(&asset.id).unwrap();
-    assert!(there.asset_bytes(&seen).unwrap() == bytes);
-    assert!(there.asset_range(&seen, 10..20).unwrap() == bytes[10..20]);
+    let seen = there.assets().get(&asset.id).unwrap();
+    assert!(there.assets().bytes(&seen).unwrap() == bytes);
+    assert!(there.assets().range(&seen, 10..20).unwrap() == bytes[10..20]);
     let stored = || Place::new(&url, std::env::vars()).unwrap().into_assets().list().unwrap().len();
     assert_eq!(stored(), 1);
     there.conversation(id).erase(turn.id, None, "asked for").wait().unwrap();

@@ -1,4 +1,4 @@
-//! Summaries of other programs, which come as one text: no list knows what they say.
+//! Summaries of other programs. They are one text each, so no list has their content.
 
 use super::lists::one_line;
 use super::prose::clip;

@@ -24,7 +24,7 @@ const BEFORE: &str = " (before that: ";
 const AWAITING: &str = ", awaiting an answer)";
 /// Maximum number of turns between a question and its answer.
 const ANSWER_TURNS_MAX: usize = 50;
-/// Maximum number of withdrawals that are compared with what was said before: the last ones.
+/// Most withdrawals that are compared with earlier sentences; the last ones count.
 const WITHDRAWALS_MAX: usize = 64;
 /// Maximum number of entries that one round adds to a list before the list's own limit is applied.
 const PER_ROUND_MAX: usize = 64;
@@ -262,7 +262,7 @@ pub(super) fn quoted(material: &Material<'_>, said: &ReadSentence, class: Group)
     }
 }
 
-/// Whether a text says what might be, and not what is.
+/// Whether a text is a conjecture and not a statement.
 fn supposes(text: &str) -> bool {
     const SUPPOSING: [&str; 10] = [
         "would",

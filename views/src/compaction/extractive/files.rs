@@ -57,7 +57,7 @@ pub(super) struct Files {
     resolved: HashMap<String, String>,
     /// Paths that commands were given.
     seen: HashSet<String>,
-    /// Old and new paths of what was moved, folders included.
+    /// Old and new paths of moved files and folders.
     moved: Vec<(String, String)>,
 }
 

@@ -15,7 +15,7 @@ use crate::compaction::plan::Candidate;
 use crate::compaction::render::{LIST_OVERHEAD_BYTES, OVERHEAD_BYTES};
 use std::collections::HashSet;
 
-/// Completes a model reply with what must not get lost.
+/// Adds entries that must not get lost to a model's reply.
 ///
 /// It adds the identifiers of the covered turns and of the previous checkpoint that the reply mentions nowhere,
 /// and the constraints and questions of the previous checkpoint that the reply omits although nothing in the

@@ -1,6 +1,6 @@
-//! Work that is left: what was listed as open last, what people asked for and nobody has answered yet, what they promised, and what
-//! the model announced and did not begin. Announcements that were followed, work that was reported as done, and what a person
-//! took over or declined, are not left.
+//! Unfinished work: the last list of open items, unanswered requests and promises of people, and announced steps that the model did
+//! not begin. Steps that were carried out, work that was reported as done, and work that a person took over or declined are
+//! finished.
 
 use super::cues::{Cues, Group};
 use super::extract::{class_of, past, quoted};
@@ -15,12 +15,12 @@ use crate::identifier::{self, IdentifierKind};
 use everturn_core::turn::Role;
 use serde_json::Value;
 
-/// Work of the covered turns that is left, in the order in which it was said.
+/// Unfinished work of the covered turns, in the order of the turns.
 pub(super) struct Pending<'m> {
     pub items: Vec<String>,
-    /// Whether a statement of all that is left replaces what earlier rounds left.
+    /// Whether a complete list of open work replaces the pending work of earlier rounds.
     pub is_all: bool,
-    /// Whether the model took a step: what it called its next one before is behind it.
+    /// Whether the model took a step, so that the next step that it announced before is done.
     has_step: bool,
     dismissals: Dismissals<'m>,
 }
@@ -35,7 +35,7 @@ struct Item {
     statement: Option<usize>,
 }
 
-/// How far the conversation has got after a turn.
+/// Progress of the conversation after a turn.
 struct Standing {
     /// The model has reported something since.
     reported: bool,
@@ -195,7 +195,7 @@ impl<'m> Dismissals<'m> {
         Dismissals(found.map(|said| (material.spoken[said.spoken].turn, &said.terms)).collect())
     }
 
-    /// Whether somebody declined this work, after a turn or at any time.
+    /// Whether this work was declined, after a turn or at any time.
     fn include(&self, work: &Terms, after: Option<usize>) -> bool {
         self.0.iter().any(|(turn, terms)| {
             let shared = work.shared(terms);
@@ -317,7 +317,7 @@ pub(super) fn remains(said: &ReadSentence) -> bool {
     not_yet || said.cues.weight(Group::Pending) >= 4 || said.cues.weight(Group::Total) > 0
 }
 
-/// Whether a sentence is about what would be, and not about what is or should be.
+/// Whether a sentence is hypothetical: neither a fact nor a request.
 fn would(text: &str) -> bool {
     const WORDS: [&str; 7] = ["would", "could", "might", "würde", "würden", "könnte", "könnten"];
     text.split(|c: char| !c.is_alphanumeric()).any(|word| WORDS.contains(&word.to_lowercase().as_str()))

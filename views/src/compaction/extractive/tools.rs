@@ -92,7 +92,7 @@ impl ToolCall<'_> {
         }
     }
 
-    /// Old and new paths of what the call moves.
+    /// Old and new paths of files that the call moves.
     pub fn moves(&self) -> Vec<(String, String)> {
         let Some(command) = self.command().filter(|_| self.failure.is_none()) else { return Vec::new() };
         let part = |part: &str| {
