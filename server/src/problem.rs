@@ -80,8 +80,21 @@ impl Problem {
     }
 }
 
+/// Failures of the server at its own store: its operator can mend them, and the caller may not read about them.
+fn is_of_the_server(error: &Error) -> bool {
+    matches!(error.code(), "store.denied" | "store.absent" | "store.certificate" | "store.url")
+}
+
 impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
+        let error = match is_of_the_server(&error) {
+            false => error,
+            true => {
+                tracing::warn!(%error, "the store refuses this server");
+                let text = "the server cannot use its store; try again later, or see the server's log";
+                Error::busy(error.code(), text)
+            }
+        };
         let status = match &error {
             Error::NotFound(_) => StatusCode::NOT_FOUND,
             Error::Invalid(_) => StatusCode::BAD_REQUEST,
@@ -142,4 +155,24 @@ pub fn panicked(_: Box<dyn Any + Send>) -> Response {
         "the request failed inside the server; see its log",
     )
     .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A role that may not log in any more was a 400 with its name and that of the host, which clients do not repeat.
+    #[test]
+    fn a_store_that_refuses_the_server_is_no_fault_of_the_caller() {
+        let text =
+            "PostgreSQL: role \"app\" is not permitted to log in (28000); check user and password in the URL";
+        let problem = Problem::from(Error::invalid("store.denied", text));
+        assert_eq!((problem.status, problem.code), (StatusCode::SERVICE_UNAVAILABLE, "store.denied"));
+        assert!(
+            !problem.detail.contains("app") && problem.detail.contains("try again later"),
+            "{}",
+            problem.detail
+        );
+        assert!(problem.header.is_some());
+    }
 }

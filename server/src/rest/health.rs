@@ -44,7 +44,10 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
                     code,
                     "the store's file was removed, renamed or replaced; put it back, or restart this server",
                 ),
-                code @ code::STORE_FULL => (code, "the disk that holds the store is full; free some space"),
+                code @ code::STORE_FULL => (
+                    code,
+                    "the store's disk is full, or its database has no connection or memory left; see the server's log",
+                ),
                 code @ code::STORE_IO => (
                     code,
                     "the store cannot be written: its disk fails, or a limit on the size of files is reached; check both",

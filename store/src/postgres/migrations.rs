@@ -80,7 +80,7 @@ fn not_newer(version: usize) -> Result<(), Error> {
     Err(Error::invalid("store.version", text))
 }
 
-/// Brings the tables to this version, in one transaction.
+/// Brings the tables to this version.
 pub fn run(link: &Link) -> Result<(), Error> {
     let db = Db::begin(link, Scope::All, Mode::Long)?;
     let row = db.query_one(
@@ -111,16 +111,19 @@ pub fn run(link: &Link) -> Result<(), Error> {
         );
     }
     check_encoding(&db)?;
-    let mut version = version(&db)?;
+    let version = version(&db)?;
     not_newer(version)?;
     if version > 0 {
         check_role(&db)?;
     }
-    if version < VERSIONS.len() {
-        db.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
-        // Another process may have been faster.
-        version = self::version(&db)?;
-        for (number, sql) in VERSIONS.iter().enumerate().skip(version) {
+    if version == VERSIONS.len() {
+        return renumber(&db).and_then(|()| db.commit());
+    }
+    // In a transaction of its own: this one has looked for the tables, and would not see those that another process makes while
+    // it waits for the lock.
+    drop(db);
+    once(link, |db| {
+        for (number, sql) in VERSIONS.iter().enumerate().skip(self::version(db)?) {
             if number == 0 {
                 db.batch("CREATE TABLE schema_versions (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")?;
             }
@@ -128,9 +131,8 @@ pub fn run(link: &Link) -> Result<(), Error> {
             db.execute("INSERT INTO schema_versions (version) VALUES ($1)", &[&(number as i32 + 1)])?;
         }
         db.batch(VIEWS)?;
-    }
-    renumber(&db)?;
-    db.commit()
+        renumber(db)
+    })
 }
 
 /// Tables that were brought here from another server (by `pg_dump`) have its numbers of transactions, which this one has

@@ -605,6 +605,59 @@ fn without_the_extension_only_words_are_compared() {
     assert_eq!(store.unembedded("model/3", None, 9).unwrap().len(), 1);
 }
 
+/// Dropping pgvector leaves the table of vectors without its column, and every recall failed for good. Now recall is lexical
+/// until the extension is there again, and then every entry waits for its vector.
+#[test]
+fn an_extension_that_was_dropped_and_comes_back_is_used_again() {
+    let Some(database) = Database::new() else { return };
+    let m = Maker::default();
+    let key = m.key();
+    let (near, model) = ([1.0, 0.0, 0.0], "model/3");
+    let found = |store: &Postgres| {
+        let by_words =
+            store.find_text(&key.tenant, &TextQuery::parse("beacon"), &Filter::default(), 9).unwrap();
+        let by_meaning = store.find_near(&key.tenant, model, &near, &Filter::default(), 9).unwrap();
+        (by_words.found.len(), by_meaning.len())
+    };
+    let embed = |store: &Postgres| {
+        let waiting = store.unembedded(model, None, 9).unwrap();
+        let vectors = waiting.iter().map(|entry| (entry.no, near.to_vec())).collect();
+        store.put_vectors(&key.tenant, model, vectors).unwrap();
+    };
+    {
+        let store = open(&database);
+        create(&store, &key, vec![m.created(), m.say("a beacon")]);
+        take_in(&store);
+        embed(&store);
+        assert_eq!(found(&store), (1, 1));
+    }
+    postgres::run(&database.admin(), "DROP EXTENSION vector CASCADE").unwrap();
+    {
+        let store = open(&database);
+        assert!(store.without_vectors().unwrap().contains("CREATE EXTENSION vector"));
+        append(&store, &key, vec![m.say("another beacon")]);
+        take_in(&store);
+        assert_eq!(found(&store), (2, 0));
+    }
+    postgres::run(&database.admin(), "CREATE EXTENSION vector").unwrap();
+    let store = open(&database);
+    assert_eq!(store.without_vectors(), None);
+    embed(&store);
+    assert_eq!(found(&store), (2, 2));
+}
+
+/// Those that waited while another process made the tables did not see them, and failed.
+#[test]
+fn processes_that_start_together_on_an_empty_database_all_start() {
+    for _ in 0..3 {
+        let Some(database) = Database::new() else { return };
+        std::thread::scope(|threads| {
+            (0..12).for_each(|_| drop(threads.spawn(|| open(&database))));
+        });
+        database.counts(3, "schema_versions");
+    }
+}
+
 /// A tenant with very many vectors gets an index of its own, with which nearly all of the ten best are found, with and
 /// without a filter; a tenant beside it is not affected.
 #[test]

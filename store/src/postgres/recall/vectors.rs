@@ -37,7 +37,8 @@ const EMBEDDING_LOCK: i32 = 0x6576_7472;
 const WITHOUT: &str = "the database has no extension pgvector, so only words are compared; install it, have a superuser run \
      `CREATE EXTENSION vector` in this database, and restart the server to find by meaning";
 
-const TABLE: &str = "to_regclass('recall_vectors')";
+/// The column of vectors. Dropping the extension drops it, and leaves the table.
+const TABLE: &str = "(SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('recall_vectors') AND attname = 'embedding' AND NOT attisdropped)";
 
 /// Whether a catalog has something. Asked from a table, since only a lock on one makes a session learn what others have
 /// created.
@@ -72,7 +73,13 @@ pub fn prepare(link: &Link, read_only: bool) -> Result<Option<String>, Error> {
     }
     migrations::once(link, |db| match has_table(db)? {
         true => Ok(()),
-        false => db.batch(include_str!("../vectors.sql")),
+        // After the extension was dropped, every entry waits for its vectors again.
+        false => {
+            db.batch(
+                "DROP TABLE IF EXISTS recall_vectors; DELETE FROM recall_waiting; DELETE FROM recall_models",
+            )?;
+            db.batch(include_str!("../vectors.sql"))
+        }
     })?;
     Ok(None)
 }
@@ -377,7 +384,8 @@ impl VectorSearch for Postgres {
             db.query(&sql, &params)
         };
         let proposal = |row: &Row| Ok(Proposal { score: -rows::get::<f64>(row, 6)?, ..scope.found(row)? });
-        let away = "v.embedding <#> $12::text::halfvec AS away";
+        // Read once, and not again for each vector, as a plan for any parameters would.
+        let away = "v.embedding <#> (SELECT $12::text::halfvec) AS away";
         let of = "recall_vectors v WHERE v.tenant = $1 AND v.model = $11 AND v.embedding IS NOT NULL";
         if let Some(few) = few {
             let nearest = format!("SELECT v.entry, {away} FROM {of} AND v.entry = ANY ($14::integer[])");
@@ -425,7 +433,7 @@ impl VectorSearch for Postgres {
             return Ok(near);
         }
         let db = self.of(tenant)?;
-        let sql = "SELECT n.nth, -(v.embedding <#> $4::text::halfvec) FROM unnest($3::integer[]) WITH ORDINALITY AS n (no, nth)
+        let sql = "SELECT n.nth, -(v.embedding <#> (SELECT $4::text::halfvec)) FROM unnest($3::integer[]) WITH ORDINALITY AS n (no, nth)
              JOIN recall_models m ON m.tenant = $1 AND m.name = $2 AND m.dimensions = $5
              JOIN recall_vectors v ON v.tenant = $1 AND v.model = m.no AND v.entry = n.no AND v.embedding IS NOT NULL";
         let Some(question) = written(vector, None) else { return Ok(near) };
