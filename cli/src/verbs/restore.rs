@@ -48,7 +48,7 @@ pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
     let left_out = verb.through.as_ref().map(|_| left_out(Path::new(&verb.backup[0]), &found.paths));
     if args.json {
         let left_out = left_out.and_then(Result::ok);
-        return output::json(&Summary { store: &url, restored: &restored, left_out });
+        return output::json(&RestoreReport { store: &url, restored: &restored, left_out });
     }
     output::text(format!("restored {} to {url}", summary(&restored)))?;
     if let Some(not_applied) = left_out.and_then(not_applied) {
@@ -78,7 +78,7 @@ fn not_applied(left_out: Result<UndoneRemovals, Error>) -> Option<String> {
 }
 
 #[derive(Serialize)]
-struct Summary<'a> {
+struct RestoreReport<'a> {
     store: &'a str,
     #[serde(flatten)]
     restored: &'a Restored,

@@ -20,7 +20,7 @@ const PNG: &str =
 /// Silence.
 const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA=";
 
-type Called = Result<CallToolResult, ErrorData>;
+type CallResult = Result<CallToolResult, ErrorData>;
 
 fn object(value: Value) -> Arc<JsonObject> {
     Arc::new(value.as_object().cloned().unwrap_or_default())
@@ -77,7 +77,7 @@ async fn call(
     shared: &Shared,
     request: &CallToolRequestParams,
     context: RequestContext<RoleServer>,
-) -> Option<Called> {
+) -> Option<CallResult> {
     let argument = |name: &str| {
         request.arguments.as_ref().and_then(|all| all.get(name)?.as_str()).unwrap_or_default().to_string()
     };
@@ -125,7 +125,7 @@ async fn call(
     })
 }
 
-fn said(text: &str) -> Called {
+fn said(text: &str) -> CallResult {
     Ok(CallToolResult::success(vec![ContentBlock::text(text)]))
 }
 
@@ -141,7 +141,7 @@ fn lost(error: impl std::fmt::Display) -> ErrorData {
     ErrorData::internal_error(format!("the client did not answer: {error}"), None)
 }
 
-async fn logging(context: RequestContext<RoleServer>) -> Called {
+async fn logging(context: RequestContext<RoleServer>) -> CallResult {
     for text in ["Tool execution started", "Tool processing data", "Tool execution completed"] {
         let message = LoggingMessageNotificationParam::new(LoggingLevel::Info, json!(text));
         context.peer.notify_logging_message(message).await.map_err(lost)?;
@@ -150,7 +150,7 @@ async fn logging(context: RequestContext<RoleServer>) -> Called {
     said("Logged three times.")
 }
 
-async fn progress(context: RequestContext<RoleServer>) -> Called {
+async fn progress(context: RequestContext<RoleServer>) -> CallResult {
     for done in [0.0, 50.0, 100.0] {
         if let Some(token) = context.meta.get_progress_token() {
             let mut progress = ProgressNotificationParam::new(token, done);
@@ -162,7 +162,7 @@ async fn progress(context: RequestContext<RoleServer>) -> Called {
     said("Progressed to the end.")
 }
 
-async fn sampling(context: RequestContext<RoleServer>, prompt: String) -> Called {
+async fn sampling(context: RequestContext<RoleServer>, prompt: String) -> CallResult {
     let message = json!({
         "messages": [{"role": "user", "content": {"type": "text", "text": prompt}}],
         "maxTokens": 100,
@@ -179,7 +179,7 @@ async fn elicitation(
     word: &str,
     message: String,
     schema: Value,
-) -> Called {
+) -> CallResult {
     let params = json!({"mode": "form", "message": message, "requestedSchema": schema});
     let params: ElicitRequestParams = serde_json::from_value(params).map_err(lost)?;
     let request = ServerRequest::ElicitRequest(ElicitRequest::new(params));
@@ -230,7 +230,7 @@ fn with_enums() -> Value {
 }
 
 /// Closes the connection in the middle of the call; the client fetches the answer with `Last-Event-ID`.
-async fn reconnection(shared: &Shared, context: &RequestContext<RoleServer>) -> Called {
+async fn reconnection(shared: &Shared, context: &RequestContext<RoleServer>) -> CallResult {
     let parts = context.extensions.get::<axum::http::request::Parts>();
     let id = parts.and_then(|parts| parts.headers.get("mcp-session-id")?.to_str().ok());
     let session = match id {

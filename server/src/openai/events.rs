@@ -33,7 +33,7 @@ struct OpenItem {
 
 enum ItemContent {
     /// The parts of a message.
-    Message(Vec<MessagePart>),
+    Message(Vec<OutputPart>),
     /// Reasoning: its text by block, whether the last block is unfinished, and the blocks to send back to its
     /// provider.
     Thinking { parts: Vec<String>, unfinished: bool, sealed: Vec<Value> },
@@ -41,12 +41,12 @@ enum ItemContent {
     Call { index: usize, call_id: String, name: String, arguments: String, custom: bool },
 }
 
-struct MessagePart {
+struct OutputPart {
     refusal: bool,
     text: String,
 }
 
-impl MessagePart {
+impl OutputPart {
     fn object(&self) -> Value {
         match self.refusal {
             true => json!({"type": "refusal", "refusal": self.text}),
@@ -224,7 +224,7 @@ impl ResponseEvents {
         let Some(OpenItem { what: ItemContent::Message(parts), .. }) = &mut self.open else { return };
         if parts.last().is_none_or(|part| part.refusal != refusal) {
             let before = parts.len().checked_sub(1);
-            let part = MessagePart { refusal, text: String::new() };
+            let part = OutputPart { refusal, text: String::new() };
             let (index, shown) = (parts.len(), part.object());
             parts.push(part);
             if let Some(before) = before {
@@ -388,7 +388,7 @@ impl OpenItem {
     fn item(&self, status: &str) -> Value {
         match &self.what {
             ItemContent::Message(parts) => {
-                let content: Vec<Value> = parts.iter().map(MessagePart::object).collect();
+                let content: Vec<Value> = parts.iter().map(OutputPart::object).collect();
                 json!({"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content})
             }
             ItemContent::Thinking { parts, sealed, .. } => {
