@@ -57,7 +57,7 @@ pub struct Swept {
     pub interrupted: usize,
     /// Tool calls given up because no result came in time.
     pub abandoned: usize,
-    /// Approvals expired because nobody answered in time.
+    /// Approvals that expired without an answer.
     pub approvals: usize,
     /// Asset files deleted because nothing refers to them.
     pub collected: usize,

@@ -9,7 +9,10 @@ mod restore;
 mod take;
 
 pub use compare::{Comparison, Difference};
-pub use everturn_formats::archive::{ArchiveContents, ArchiveCounts, ArchiveHeader, ArchivedConversation};
+pub use everturn_core::id::Key;
+pub use everturn_formats::archive::{
+    ArchiveContents, ArchiveCounts, ArchiveHeader, ArchivedConversation, ParentNo, Ranges,
+};
 pub use folder::{FolderOptions, all_archives_of, archives_of};
 pub use restore::{Restored, UndoneRemovals, check, left_out};
 

@@ -40,10 +40,10 @@ pub struct Copied {
 }
 
 impl Everturn {
-    /// Copies everything of every tenant to another store, and compares the end of each chain. Repeating it copies what is
-    /// new. Conversations that both stores have continued differently are an error, and nothing of them is written. Those
-    /// that only the destination has continued stay as they are there, and those that were deleted at the destination stay
-    /// deleted, unless `deleted_too`.
+    /// Copies all tenants to another store, and compares the end of each chain. A repeated copy adds what is new. A
+    /// conversation that both stores continued differently is an error, and nothing of it is written. One that only the
+    /// destination continued stays unchanged, and one that was deleted at the destination stays deleted, unless
+    /// `deleted_too`.
     pub fn copy_to(
         &self,
         to: &Everturn,

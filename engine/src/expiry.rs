@@ -63,7 +63,7 @@ impl Unexpired {
         conversation.expires().is_some_and(|due| due <= self.world.now())
     }
 
-    /// Whether a conversation has expired. One that is absent or damaged has not: the read itself says what is wrong.
+    /// Whether a conversation has expired. One that is absent or damaged has not: reading it reports the problem.
     fn has_expired(&self, key: &Key) -> bool {
         let none_has = self.nearest.as_ref().is_some_and(|nearest| self.world.now() < *nearest.lock());
         !none_has && self.index.conversation(key).is_ok_and(|conversation| self.is_expired(&conversation))
@@ -96,7 +96,7 @@ impl Observer for Expiry {
     }
 }
 
-/// Only for changes by other processes: [`Log::commit`] sees those of this one before anybody else does.
+/// Only for changes by other processes: [`Log::commit`] sees changes by this process first.
 impl Observer for Unexpired {
     fn committed(&self, _: &Observed<'_>) {}
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// While requests keep coming, each background thread works for one part in this many of the time.
 pub const BACKGROUND_SHARE: u32 = 10;
 
-/// Time without a request after which background work goes on.
+/// Time without a request after which background work continues.
 pub const QUIET: Duration = Duration::from_millis(20);
 
 /// Longest pause of background work between two slices.

@@ -151,7 +151,7 @@ impl Mirror {
     }
 
     /// Waits until the noted changes of a conversation are written: erased text should be gone when the erasure is
-    /// acknowledged. Not for long: a failing disk is retried while nobody waits.
+    /// acknowledged. The wait is short: a failing disk is retried in the background.
     pub fn wait_for(&self, key: &Key) {
         let waits = |queue: &mut Queue| !queue.stopping && (queue.writing || queue.changes.contains_key(key));
         self.written.wait_while_for(&mut self.queue(), waits, ERASURE_PATIENCE);

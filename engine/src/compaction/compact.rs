@@ -464,7 +464,7 @@ impl ConversationHandle {
         })
     }
 
-    /// The first `seq` that a compaction on request leaves as it is, where more turns are not summarized than are read at
+    /// The first `seq` that a compaction on request does not cover, if more turns are not summarized than are read at
     /// once.
     fn left_from(&self, unsummarized: &Unsummarized, policy: &CompactionPolicy) -> Result<u64, Error> {
         let after = unsummarized.previous.as_ref().map_or(0, |(at, _)| at.through_seq);
@@ -789,7 +789,7 @@ struct CheckpointRequest<'a> {
     unquoted: bool,
     /// Turns after the covered ones that stay verbatim.
     kept: &'a [Candidate<'a>],
-    /// Style instructions for a model, beside the rules.
+    /// Style instructions for a model, in addition to the rules.
     style: Option<&'a str>,
 }
 
@@ -800,7 +800,7 @@ struct Written {
     input_hash: Hash,
 }
 
-/// A policy that keeps nothing of the turns that it is given.
+/// A copy of the policy that keeps no turn verbatim.
 fn everything(policy: &CompactionPolicy) -> CompactionPolicy {
     CompactionPolicy { strategy: CompactionStrategy::Tail, keep_last: 0, ..policy.clone() }
 }

@@ -52,7 +52,7 @@ const DROPPED_AT_ONCE: usize = 2000;
 pub struct Embeddings {
     news: Mutex<bool>,
     changed: Condvar,
-    /// Held while embedding: by the thread, or by a caller who wants it done now.
+    /// Held while embedding, by the thread or by a caller of `embed_now`.
     working: Mutex<()>,
 }
 
@@ -285,7 +285,7 @@ fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits until nobody else embeds, at most until `end`: the holder may be waiting for a model that hangs.
+/// Waits until no other thread embeds, at most until `end`: the holder may be waiting for a model that hangs.
 fn turn(shared: &Shared, end: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
     match end {
         Some(end) => shared.recall.embeddings.working.try_lock_until(end),

@@ -40,7 +40,7 @@ const SCRUB_PAUSE_MIN: Duration = Duration::from_secs(1);
 pub struct Indexer {
     news: Mutex<News>,
     changed: Condvar,
-    /// Held while indexing: by the thread, or by a caller who wants it done now.
+    /// Held while indexing, by the thread or by a caller of `index_now`.
     working: Mutex<()>,
 }
 

@@ -23,7 +23,7 @@ const IN_PERIOD: usize = 20;
 const BEST_BY_WORDS_PLACE: usize = 9;
 /// Number of best results that a reranker reorders.
 const RERANKED: usize = 50;
-/// Weight of the reranker's cosine beside the score so far.
+/// Weight of the reranker's cosine relative to the score so far.
 const RERANKED_WEIGHT: f64 = 1.0;
 
 /// A result, before it is read.

@@ -41,9 +41,9 @@ pub struct RecallOptions {
     /// Only this conversation and its inherited history.
     #[serde(skip)]
     pub conversation: Option<ConversationId>,
-    /// Only what was said in conversations of this project: its name, or a folder that it is in.
+    /// Only entries from conversations of this project: its name, or a folder that it is in.
     pub project: Option<String>,
-    /// Only what was said in conversations of this agent, such as `codex`; the beginning of its name is enough.
+    /// Only entries from conversations of this agent, such as `codex`; the beginning of its name is enough.
     pub agent: Option<String>,
     /// Only entries of these actors.
     pub actors: Vec<String>,
@@ -640,7 +640,7 @@ impl Tenant {
         }
     }
 
-    /// Snippet of the turn beside a result.
+    /// Snippet of the neighbouring turn of a result.
     fn snippet_of(
         &self,
         beside: &Proposal,

@@ -292,7 +292,7 @@ pub struct Subscription {
 }
 
 enum Stage {
-    /// Reading the log. The ring is held from `joined` on, so that it has what comes meanwhile.
+    /// Reading the log. The ring keeps updates from `joined` on, so none is missed meanwhile.
     CatchingUp { joined: u64 },
     /// At this position of the ring; chunks before `chunks_from` were in the snapshot.
     Live { position: u64, chunks_from: u64 },
