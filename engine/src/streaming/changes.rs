@@ -3,6 +3,7 @@
 //! It reports current states, not single changes: quick changes of one conversation are reported once. A reader that was
 //! away or too slow reads the list of conversations from its position on, so nothing is queued for it.
 
+use super::hub::through_outages;
 use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
 use crate::tenant::Tenant;
@@ -209,10 +210,10 @@ impl ChangeSubscription {
         }
         let notes = std::mem::take(&mut self.waiting);
         self.behind |= notes.iter().any(|note| matches!(note, Note::Elsewhere));
-        let mut changes = match self.behind {
-            true => self.tenant.changes_since(self.position)?,
-            false => TenantChanges { data: self.resolve(notes)?, next: self.position, reset: false },
-        };
+        let mut changes = through_outages(self.tenant.shared(), || match self.behind {
+            true => self.tenant.changes_since(self.position),
+            false => Ok(TenantChanges { data: self.resolve(&notes)?, next: self.position, reset: false }),
+        })?;
         self.behind = false;
         changes.data.retain_mut(|change| {
             let seq = told_as(change);
@@ -234,11 +235,11 @@ impl ChangeSubscription {
     }
 
     /// The conversations as they are now, each once.
-    fn resolve(&self, notes: Vec<Note>) -> Result<Vec<ConversationChange>, Error> {
+    fn resolve(&self, notes: &[Note]) -> Result<Vec<ConversationChange>, Error> {
         let mut kinds: Vec<(ConversationId, ChangeKind)> = Vec::new();
         let mut deleted = Vec::new();
         for note in notes {
-            let (id, kind) = match note {
+            let (id, kind) = match *note {
                 Note::Created(id) => (id, ChangeKind::Created),
                 Note::Changed(id) => (id, ChangeKind::Changed),
                 Note::Deleted { id, seq } => {

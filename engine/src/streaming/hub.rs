@@ -304,6 +304,26 @@ enum Stage {
 const OUTAGE: Duration = Duration::from_secs(10);
 const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
 
+/// Reads for a stream, again while the database cannot be reached or has no connection left.
+pub(super) fn through_outages<T>(
+    shared: &Shared,
+    mut read: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let began = Instant::now();
+    loop {
+        match read() {
+            Err(error)
+                if (error.is(code::STORE_UNREACHABLE) || error.is(code::STORE_FULL))
+                    && began.elapsed() < OUTAGE
+                    && !shared.pauses.ended() =>
+            {
+                shared.pauses.sleep(OUTAGE_PAUSE);
+            }
+            answer => return answer,
+        }
+    }
+}
+
 impl Subscription {
     pub(crate) fn new(tenant: &Tenant, key: Key, after: Position) -> Result<Subscription, Error> {
         let shared = tenant.shared().clone();
@@ -333,8 +353,9 @@ impl Subscription {
     /// The next update; blocks until there is one. `None` when the store is closed or the subscriber was dropped.
     pub fn recv(&mut self) -> Result<Option<Update>, Error> {
         loop {
-            match self.advance()? {
+            match self.advance() {
                 Advance::Ready(update) => return Ok(update),
+                Advance::Read => self.read_ahead()?,
                 Advance::Wait(listener) => listener.wait(),
             }
         }
@@ -344,8 +365,9 @@ impl Subscription {
     pub fn recv_timeout(&mut self, patience: Duration) -> Result<Option<Update>, Error> {
         let deadline = Instant::now() + patience;
         loop {
-            match self.advance()? {
+            match self.advance() {
                 Advance::Ready(update) => return Ok(update),
+                Advance::Read => self.read_ahead()?,
                 Advance::Wait(listener) => {
                     if listener.wait_deadline(deadline).is_none() {
                         return Ok(None);
@@ -373,30 +395,34 @@ impl Subscription {
     /// Reads the next updates from the log, if they come from there.
     pub fn read_ahead(&mut self) -> Result<(), Error> {
         self.forget_erased();
-        let began = Instant::now();
         while self.ready.is_empty()
             && let Stage::CatchingUp { joined } = self.place
         {
-            match self.catch_up(joined) {
-                Ok(()) => {}
-                Err(error)
-                    if error.is(code::STORE_UNREACHABLE)
-                        && began.elapsed() < OUTAGE
-                        && !self.shared.pauses.ended() =>
-                {
-                    self.shared.pauses.sleep(OUTAGE_PAUSE);
-                }
-                Err(error) => {
-                    self.place = Stage::Ended;
-                    return Err(error);
-                }
+            let shared = self.shared.clone();
+            if let Err(error) = through_outages(&shared, || self.catch_up(joined)) {
+                self.place = Stage::Ended;
+                return Err(error);
             }
         }
         Ok(())
     }
 
-    /// One step: an update, the end, or something to wait for.
-    fn advance(&mut self) -> Result<Advance, Error> {
+    /// Waits until there is an update, the end, or something to read from the log: see [`is_behind`](Subscription::is_behind).
+    /// Reads nothing itself.
+    pub async fn changed(&mut self) {
+        while self.ready.is_empty()
+            && let Stage::Live { position, chunks_from } = self.place
+        {
+            // Listen before looking, so that an update in between wakes the listener.
+            let listener = self.topic.changed.listen();
+            if !self.look(position, chunks_from) {
+                listener.await;
+            }
+        }
+    }
+
+    /// One step: an update, the end, or something to read or to wait for.
+    fn advance(&mut self) -> Advance {
         loop {
             self.forget_erased();
             if let Some(update) = self.ready.pop_front() {
@@ -409,16 +435,16 @@ impl Subscription {
                     }
                     Update::Lagged { .. } | Update::Deleted => {}
                 }
-                return Ok(Advance::Ready(Some(update)));
+                return Advance::Ready(Some(update));
             }
             match self.place {
-                Stage::Ended => return Ok(Advance::Ready(None)),
-                Stage::CatchingUp { joined } => self.catch_up(joined)?,
+                Stage::Ended => return Advance::Ready(None),
+                Stage::CatchingUp { .. } => return Advance::Read,
                 Stage::Live { position, chunks_from } => {
                     // Listen before looking, so that an update in between wakes the listener.
                     let listener = self.topic.changed.listen();
                     if !self.look(position, chunks_from) {
-                        return Ok(Advance::Wait(listener));
+                        return Advance::Wait(listener);
                     }
                 }
             }
@@ -551,6 +577,8 @@ impl Subscription {
 
 enum Advance {
     Ready(Option<Update>),
+    /// The next update is in the log.
+    Read,
     Wait(EventListener),
 }
 
@@ -577,11 +605,16 @@ impl Stream for Subscription {
                 self.listener = None;
             }
             match self.advance() {
-                Ok(Advance::Ready(update)) => return Poll::Ready(update.map(Ok)),
-                Ok(Advance::Wait(listener)) => self.listener = Some(listener),
-                Err(error) => {
-                    self.place = Stage::Ended;
-                    return Poll::Ready(Some(Err(error)));
+                Advance::Ready(update) => return Poll::Ready(update.map(Ok)),
+                Advance::Wait(listener) => self.listener = Some(listener),
+                // An outage is not waited for: the thread may have other tasks.
+                Advance::Read => {
+                    if let Stage::CatchingUp { joined } = self.place
+                        && let Err(error) = self.catch_up(joined)
+                    {
+                        self.place = Stage::Ended;
+                        return Poll::Ready(Some(Err(error)));
+                    }
                 }
             }
         }

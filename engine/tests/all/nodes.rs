@@ -74,6 +74,44 @@ fn what_one_node_appends_reaches_subscribers_of_the_other() {
     });
 }
 
+/// A stream whose read found its connection broken ended with an error, although the database was there.
+#[test]
+fn streams_live_through_broken_connections() {
+    let Some(database) = Database::new() else { return };
+    let (one, other) = (open(&database), open(&database));
+    let (here, there) = (one.tenant("acme").unwrap(), other.tenant("acme").unwrap());
+    let id = here.begin_with(policy("compaction", json!({"auto": false}))).id;
+    let mut subscription = there.conversation(id).subscribe(0).unwrap();
+    let mut changes = there.changes(None);
+    let head = AtomicU64::new(0);
+    let got = std::thread::scope(|scope| {
+        let following = scope.spawn(|| {
+            let mut got = Vec::new();
+            while got.is_empty() || got.last() != Some(&head.load(Ordering::SeqCst)) {
+                let update = subscription.recv_timeout(Duration::from_millis(20)).unwrap();
+                got.extend(seqs(update.as_slice()));
+                changes.read().unwrap();
+            }
+            got
+        });
+        let appending = scope.spawn(|| {
+            let turn = || here.conversation(id).append(NewTurn::user("word")).wait();
+            (0..200).filter(|_| turn().is_ok()).count()
+        });
+        (0..40).for_each(|_| database.cut());
+        assert!(appending.join().unwrap() > 0);
+        until("the head is known", || match here.conversation(id).get() {
+            Ok(conversation) => {
+                head.store(conversation.head.seq, Ordering::SeqCst);
+                true
+            }
+            Err(_) => false,
+        });
+        following.join().unwrap()
+    });
+    assert_eq!(got, (1..=head.into_inner()).collect::<Vec<u64>>());
+}
+
 /// A conversation goes while both nodes append to it: what was answered came before, what comes after is refused, nothing
 /// of it is left but what its fork reads, and the fork still verifies.
 #[test]

@@ -75,8 +75,8 @@ impl EventStream {
         }
     }
 
-    /// The subscription, with its next updates read from the log. Dropping the future loses nothing.
-    async fn read_ahead(&mut self) -> Result<&mut Subscription, Error> {
+    /// Reads the next updates from the log, if they come from there. Dropping the future loses nothing.
+    async fn read_ahead(&mut self) -> Result<(), Error> {
         if let Source::Here(subscription) = &self.subscription
             && subscription.is_behind()
         {
@@ -101,10 +101,7 @@ impl EventStream {
             self.subscription = Source::Here(subscription);
             self.charge = read?;
         }
-        match &mut self.subscription {
-            Source::Here(subscription) => Ok(subscription),
-            _ => Err(app::panicked()),
-        }
+        Ok(())
     }
 }
 
@@ -113,9 +110,15 @@ impl Frames for EventStream {
         if let Source::Gone = self.subscription {
             return None;
         }
-        let subscription = match self.read_ahead().await {
-            Ok(subscription) => subscription,
-            Err(error) => return Some(frame("error", &Problem::from(error).body())),
+        let subscription = loop {
+            if let Err(error) = self.read_ahead().await {
+                return Some(frame("error", &Problem::from(error).body()));
+            }
+            let Source::Here(subscription) = &mut self.subscription else { return None };
+            subscription.changed().await;
+            if !subscription.is_behind() {
+                break subscription;
+            }
         };
         let update = match subscription.next().await? {
             Ok(update) => update,
