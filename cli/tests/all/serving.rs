@@ -38,7 +38,7 @@ fn the_demo_says_that_it_is_being_filled_and_is_the_same_each_time() {
         assert!(err.read_line(&mut said).unwrap() > 0, "it ended: {said}");
     }
     assert!(said.starts_with("filling a store with sample conversations …\n"), "{said}");
-    let url = said.split(" is at ").nth(1).unwrap().split(',').next().unwrap();
+    let url = said.split(" is at ").nth(1).unwrap().split(' ').next().unwrap();
     let list = shell.json(&["list", "--query", "staging", "--url", url, "--json"]);
     let id = list["data"][0]["id"].as_str().unwrap();
     let receipts: Vec<serde_json::Value> = shell
