@@ -106,7 +106,7 @@ pub(crate) fn place(conversation: &Conversation) -> String {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListConversations {
-    /// Only those whose title contains this text.
+    /// Only those whose title contains this text: ASCII letters in any case, all others exactly.
     pub query: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,

@@ -418,6 +418,15 @@ impl Everturn {
     }
 }
 
+/// Whether a text names a database in libpq's other form, `host=… port=…`. It would be taken for the name of a file.
+fn is_key_value(text: &str) -> bool {
+    let names = ["host", "hostaddr", "port", "user", "password", "dbname", "service", "sslmode", "options"];
+    text.split_whitespace()
+        .next()
+        .and_then(|word| word.split_once('='))
+        .is_some_and(|(name, _)| names.contains(&name))
+}
+
 /// Location that a URL names.
 pub(crate) enum Location {
     Memory,
@@ -434,6 +443,12 @@ impl Location {
             );
             Err(Error::invalid("store.url", text))
         };
+        if is_key_value(url) {
+            // It may have a password, so it is not shown.
+            let text = "the store is named by options of libpq (host=… dbname=…); use sqlite:PATH, \
+                        postgres://USER@HOST/DATABASE or memory:";
+            return Err(Error::invalid("store.url", text));
+        }
         match url.split_once(':') {
             Some(("memory", "")) => Ok(Location::Memory),
             Some(("memory", _)) => unknown("has text after memory:"),

@@ -19,7 +19,7 @@ use std::path::Path;
     terminal ids are cut to their beginnings, by which conversations can be named."
 )]
 pub struct List {
-    /// Only those whose title contains this text
+    /// Only those whose title contains this text: ASCII letters in any case, all others exactly
     #[arg(long, short)]
     query: Option<String>,
     /// Only those of this project: its name, or a folder that it is in

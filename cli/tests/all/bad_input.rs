@@ -41,7 +41,10 @@ fn errors_say_what_to_do() {
         ),
         (&["list", "--store", "mysql://u:hunter2@h/db"], "\"mysql://u:***@h/db\" is not a store"),
         (&["list", "--store", "postgres:/u:hunter2@h/db"], "\"postgres:/u:***@h/db\" names no server"),
-        (&["list", "--store", "postgres://127.0.0.1:1/x"], "PostgreSQL: error connecting to server"),
+        (
+            &["list", "--store", "postgres://127.0.0.1:1/x"],
+            "127.0.0.1:1 refused the connection; is PostgreSQL running there?",
+        ),
         (&["verify", &id, "--head", "xyz"], "\"xyz\" is not a SHA-256 in 64 hexadecimal digits"),
         (&["list", "--after", "nonsense"], "`after` is not the `next` of a page"),
         (&["list", "--after", "2026-01-01"], "For a date, use `since`"),

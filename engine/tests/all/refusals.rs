@@ -415,6 +415,8 @@ fn a_store_that_cannot_be_opened_says_why() {
         ("memory:x", "has text after memory:"),
         ("sqlite:", "names no file"),
         ("", "is empty"),
+        ("host=db.example port=5432 user=everturn", "is named by options of libpq"),
+        ("dbname=everturn password=a:b", "is named by options of libpq"),
     ] {
         refused(Everturn::open(url), "store.url", says);
         refused(Everturn::open(url), "store.url", known);

@@ -240,6 +240,13 @@ impl Place {
             );
             Error::busy("assets.unreachable", text)
         };
+        let plain = || {
+            let prefix = if url.starts_with("s3") { "AWS" } else { "AZURE" };
+            let text = format!(
+                "cannot {what} {url}: the endpoint is not https://; for http://, which is not encrypted, set {prefix}_ALLOW_HTTP=true"
+            );
+            Error::busy("assets.unreachable", text)
+        };
         let absent = |why: &str| {
             let text =
                 format!("cannot {what} {url}: there is no such bucket or container; make it first ({why})");
@@ -265,6 +272,7 @@ impl Place {
                 object_store::Error::PermissionDenied { .. }
                 | object_store::Error::Unauthenticated { .. } => denied(&text),
                 _ if says(&["403 Forbidden", "401 Unauthorized"]) => denied(&text),
+                _ if says(&["URL scheme is not allowed"]) => plain(),
                 _ => unreachable(&text),
             }
         })

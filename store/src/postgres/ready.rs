@@ -143,7 +143,7 @@ async fn connected(hosts: &Hosts, last: Option<Client>) -> Result<Client, Error>
         return Ok(client);
     }
     let connected = timeout(PATIENCE, hosts.connect()).await.map_err(|_| unanswered())?;
-    let (client, connection) = connected.map_err(|e| explain(&e).error)?;
+    let (client, connection) = connected.map_err(|e| hosts.explain(&e))?;
     tokio::spawn(connection);
     Ok(client)
 }

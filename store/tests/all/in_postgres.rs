@@ -253,6 +253,7 @@ fn errors_of_opening_say_what_to_do() {
     assert!(code == "store.url" && text.contains("4 to 1000"), "{text}");
     let (code, text) = said(&format!("{url}&colour=blue"));
     assert!(code == "store.url" && text.contains("postgres://"), "{text}");
+    assert!(text.contains("the options are application_name, "), "{text}");
     let unmade = Postgres::open_read_only(&url).err().unwrap();
     assert_eq!(unmade.code(), "store.absent", "{unmade}");
     drop(open(&database));

@@ -123,6 +123,20 @@ fn wrong_places_are_refused_when_they_are_opened() {
     assert_eq!((error.code(), matches!(error, Error::Busy(_))), ("assets.unreachable", true), "{error}");
 }
 
+#[test]
+fn an_endpoint_without_encryption_has_to_be_allowed() {
+    let settings = [
+        ("AWS_ENDPOINT", "http://127.0.0.1:1"),
+        ("AWS_ACCESS_KEY_ID", "id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_REGION", "here"),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_string(), value.to_string()));
+    let error = Place::new("s3://bucket/prefix", settings.into_iter()).unwrap().owner().unwrap_err();
+    assert_eq!(error.code(), "assets.unreachable", "{error}");
+    assert!(error.text().contains("set AWS_ALLOW_HTTP=true"), "{error}");
+}
+
 /// A server that takes connections and does not answer: the request ends.
 #[test]
 fn a_place_that_hangs_is_an_error_in_bounded_time() {

@@ -163,6 +163,11 @@ fn connections_are_encrypted_and_certificates_are_checked() {
         "store.unreachable",
         "check the host",
     );
+    refused(
+        postgres::run(&server.replace(":secret@", ":sec@ret@"), encrypted),
+        "store.unreachable",
+        "percent-encode special characters of the password",
+    );
     refused(postgres::run("postgres:///everturn", encrypted), "store.url", "; use postgres://");
     // The whole store over an encrypted connection, with the one that listens.
     let name = format!("tls_{}", std::process::id());
