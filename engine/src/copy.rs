@@ -9,6 +9,7 @@ use crate::everturn::{Everturn, Shared};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::asset::Asset;
+use everturn_core::chain;
 use everturn_core::conversation::{Parent, Tombstone};
 use everturn_core::error::code;
 use everturn_core::event::{Event, kind};
@@ -214,15 +215,9 @@ impl Copying<'_> {
         if let Some(tombstone) = self.to_bury.remove(key) {
             self.write(key, Action::Bury { tombstone })?;
         }
-        let mut after = match self.to.journal.index.conversation(key) {
-            Ok(there) => there.head.seq.max(floor),
-            Err(Error::NotFound(_)) => {
-                match self.write(key, Action::Begin { created: member.created, parent }) {
-                    // It is there, and has expired.
-                    Ok(()) | Err(Error::Conflict(_)) => floor,
-                    Err(error) => return Err(error),
-                }
-            }
+        let (mut after, mut begin) = match self.to.journal.index.conversation(key) {
+            Ok(there) => (there.head.seq.max(floor), None),
+            Err(Error::NotFound(_)) => (floor, Some(Action::Begin { created: member.created, parent })),
             Err(error) => return Err(error),
         };
         let mut requests_after = after;
@@ -245,6 +240,11 @@ impl Copying<'_> {
                 assets += u64::from(is_there && event.seq > requests_after);
             }
             let new = page.iter().filter(|event| event.seq > requests_after).count() as u64;
+            if begin.is_some() {
+                // Of a damaged conversation, no empty one may be left.
+                page.iter().try_for_each(chain::check)?;
+                self.begin(key, begin.take())?;
+            }
             self.write(key, Action::Restore { events: page }).map_err(|error| {
                 // The advice of that error is for imports.
                 if error.is(code::DIVERGED) { diverged() } else { error }
@@ -254,6 +254,7 @@ impl Copying<'_> {
             after = last;
             (self.progress)(self.read + after, self.total);
         }
+        self.begin(key, begin)?;
         while member.deleted.is_none() {
             let requests =
                 self.from.backup.requests(member.no, requests_after, member.through, REQUESTS_PAGE)?;
@@ -266,6 +267,14 @@ impl Copying<'_> {
             None => self.copied.conversations += 1,
         }
         Ok(())
+    }
+
+    fn begin(&self, key: &Key, begin: Option<Action>) -> Result<(), Error> {
+        match begin.map(|begin| self.write(key, begin)) {
+            // It is there, and has expired.
+            Some(Err(Error::Conflict(_))) | None => Ok(()),
+            Some(written) => written,
+        }
     }
 
     /// Whether both stores have the same event at `seq` of a conversation.
