@@ -72,6 +72,8 @@ pub mod code {
     pub const OWNER_LOST: &str = "owner.lost";
     /// The reader of an output closed it.
     pub const PIPE_CLOSED: &str = "file.pipe_closed";
+    /// A conversation goes on differently than here.
+    pub const DIVERGED: &str = "restore.diverged";
     /// The message has no role.
     pub const ROLE_MISSING: &str = "message.role_missing";
     /// The index cannot be written, so it is behind.

@@ -133,7 +133,7 @@ pub use conversation::{
     Append, AppendOptions, Appended, ApprovalOutcome, Change, ConversationHandle, ConversationState,
     ForkOptions, HistoryEntry, HistoryQuery, Order,
 };
-pub use copy::Copied;
+pub use copy::{Copied, NotCopied};
 pub use erasing::{ErasedActor, Records};
 pub use everturn::{Everturn, Options, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};

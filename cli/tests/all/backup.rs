@@ -327,8 +327,8 @@ fn a_store_is_copied_and_the_copy_is_brought_up_to_date() {
     assert!(shell.ok(&["history", &id, "--store", "sqlite:copy.db"]).contains("written there"));
     shell.ok(&["delete", &other, "--yes", "--reason", "of this test"]);
     shell.ok(&["append", &id, "written here"]);
-    let error = shell.refused(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
-    assert!(error.contains(&id), "{error}");
+    let said = shell.run(&["copy", "--from", &source, "--to", "sqlite:copy.db"]);
+    assert!(said.code == 1 && said.err.contains(&id), "{}{}", said.out, said.err);
     // Deleted there, it stays so, with its fork that is not there, unless it is asked for.
     let fork = shell.json(&["fork", &id, "--at", "2", "--json"])["id"].as_str().unwrap().to_string();
     shell.ok(&["delete", &id, "--yes", "--reason", "not here", "--store", "sqlite:copy.db"]);
@@ -352,4 +352,140 @@ fn a_store_is_copied_and_the_copy_is_brought_up_to_date() {
     shell.ok(&["copy", "--from", &source, "--store", "sqlite:third.db"]);
     shell.ok(&["copy", "--to", "sqlite:fourth.db", "--store", "sqlite:third.db"]);
     assert!(shell.ok(&["list", "--store", "sqlite:fourth.db"]).contains("first"));
+}
+
+/// One conversation that was continued in both stores ended the whole copy, and its advice was that of an import.
+#[test]
+fn a_copy_goes_on_past_what_it_cannot_copy() {
+    let shell = Shell::new();
+    let new = || shell.json(&["new", "--json"])["id"].as_str().unwrap().to_string();
+    let copy = ["copy", "--from", "sqlite:store.db", "--to", "sqlite:copy.db"];
+    let there = ["--store", "sqlite:copy.db"];
+    let append = |id: &str, text: &str, at: &[&str]| shell.ok(&[&["append", id, text], at].concat());
+    // Continued in both; continued only there; new.
+    let (first, ahead, equal) = (new(), new(), new());
+    append(&first, "both have it", &[]);
+    shell.ok(&copy);
+    append(&first, "said here", &[]);
+    append(&first, "said there", &there);
+    append(&ahead, "said there only", &there);
+    let fork =
+        |at: &str| shell.json(&["fork", &first, "--at", at, "--json"])["id"].as_str().unwrap().to_string();
+    let (early, late) = (fork("2"), fork("3"));
+    let behind = new();
+    append(&behind, "the one behind it", &[]);
+
+    let said = shell.run(&copy);
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(
+        said.out.contains(" to sqlite:copy.db; 3 conversations equal in both stores, 1 with more at the destination, 2 not copied\n"),
+        "{}",
+        said.out
+    );
+    assert!(said.out.contains(&format!("{ahead} has more at the destination")), "{}", said.out);
+    for line in [
+        format!(
+            "failed  {first} of tenant default: it goes on differently in the two stores; copy to another store"
+        ),
+        format!(
+            "failed  {late} of tenant default: it is a fork of {first} at seq 3, which was not copied up to there"
+        ),
+    ] {
+        assert!(said.err.contains(&line), "{line}\n{}", said.err);
+    }
+    assert!(said.err.contains("delete it at the destination and copy with --deleted"), "{}", said.err);
+    assert!(!said.err.contains("import it"), "{}", said.err);
+    let history = |id: &str| shell.run(&[&["history", id], &there[..]].concat());
+    assert!(history(&behind).out.contains("the one behind it"));
+    assert!(history(&early).out.contains("both have it"));
+    assert_eq!(history(&late).code, 1, "nothing is left of what was not copied");
+    let of_first = history(&first).out;
+    assert!(of_first.contains("said there") && !of_first.contains("said here"), "{of_first}");
+
+    let json = shell.run(&[&copy[..], &["--json"]].concat());
+    assert_eq!((json.code, json.err.as_str()), (1, ""));
+    let copied: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!((&copied["conversations"], &copied["events"]), (&4.into(), &0.into()));
+    let not_copied = copied["not_copied"].as_array().unwrap();
+    let codes: Vec<_> =
+        not_copied.iter().map(|not| (&not["conversation"], &not["tenant"], &not["code"])).collect();
+    assert_eq!(
+        codes,
+        [
+            (&first.as_str().into(), &"default".into(), &"copy.diverged".into()),
+            (&late.as_str().into(), &"default".into(), &"copy.fork".into())
+        ]
+    );
+
+    // As advised.
+    shell.ok(&[&["delete", &first, "--yes", "--reason", "as advised"], &there[..]].concat());
+    let said = shell.ok(&[&copy[..], &["--deleted"]].concat());
+    assert!(
+        said.contains("; 5 conversations equal in both stores, 1 with more at the destination\n"),
+        "{said}"
+    );
+    assert!(history(&first).out.contains("said here") && history(&late).out.contains("said here"));
+    assert!(
+        shell.json(&["list", "--json"])["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["id"] == equal.as_str())
+    );
+}
+
+/// Text that was erased after a copy is named with both remedies, and the second one is a command that works.
+#[test]
+fn a_copy_names_what_was_erased_since() {
+    let shell = Shell::new();
+    let new = || shell.json(&["new", "--json"])["id"].as_str().unwrap().to_string();
+    let copy = ["copy", "--from", "sqlite:store.db", "--to", "sqlite:copy.db"];
+    let (turn, title) = (new(), new());
+    shell.ok(&["append", &turn, "the harbour"]);
+    shell.ok(&["rename", &title, "the lighthouse"]);
+    shell.ok(&copy);
+    shell.ok(&["erase", &format!("{turn}#2"), "--reason", "asked"]);
+    shell.ok(&["erase", &title, "--event", "2", "--reason", "asked"]);
+    let said = shell.run(&copy);
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(said.out.contains("; 0 conversations equal in both stores, 2 not copied"), "{}", said.out);
+    for id in [&turn, &title] {
+        let line = said.err.lines().find(|line| line.contains(&format!("failed  {id} "))).unwrap();
+        assert!(
+            line.contains("the destination still has it (seq 2); delete the conversation there"),
+            "{line}"
+        );
+        assert!(line.contains("copy with --deleted"), "{line}");
+        let (_, command) = line.split_once("(everturn ").unwrap();
+        let command = command.replace("--reason …", "--reason asked").replace("…", "sqlite:copy.db");
+        shell.ok(&command.trim_end_matches(')').split(' ').collect::<Vec<_>>());
+    }
+    let said = shell.ok(&copy);
+    assert!(
+        said.contains("; 0 conversations equal in both stores, 2 with more at the destination\n"),
+        "{said}"
+    );
+    assert!(!shell.ok(&["history", &turn, "--store", "sqlite:copy.db"]).contains("harbour"));
+}
+
+#[test]
+fn a_copy_names_its_stores_and_its_progress() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "every word is kept"]);
+    let said = shell.run(&["copy", "--from", "sqlite:store.db", "--to", "sqlite:copy.db", "-v"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.err.contains("copying sqlite:store.db to sqlite:copy.db\n"), "{}", said.err);
+    assert!(said.err.contains("\n2 of 2 events\n"), "{}", said.err);
+    assert!(said.out.contains(" to sqlite:copy.db; 1 conversation equal in both stores\n"), "{}", said.out);
+    // The destination that nobody named is in the data folder.
+    let mut command = shell.command(&["copy", "--from", "sqlite:store.db"]);
+    command.env_remove("EVERTURN_STORE").env("XDG_DATA_HOME", shell.path("data"));
+    let said = crate::Said::from(command.output().unwrap());
+    let default = format!("to sqlite:{}", shell.path("data/everturn/everturn.db").display());
+    assert!(said.err.contains(&default) && said.out.contains(&default), "{}{}", said.out, said.err);
+    for to in [["--to", "memory:"], ["--store", "memory:"]] {
+        let error = shell.refused(&[&["copy", "--from", "sqlite:store.db"], &to[..]].concat());
+        assert!(error.contains("copy to sqlite:PATH or postgres://"), "{error}");
+    }
 }

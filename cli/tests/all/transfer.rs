@@ -277,6 +277,25 @@ fn damage(shell: &Shell, words: &[u8]) {
     std::fs::write(&file, bytes).unwrap();
 }
 
+/// Regression: a damaged conversation ended the copy, and left an empty one at the destination.
+#[test]
+fn a_damaged_conversation_is_not_copied_and_the_others_are() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "hello there"]);
+    let behind = shell.new_conversation();
+    shell.ok(&["append", &behind, "the one behind it"]);
+    damage(&shell, b"hello there");
+    let said = shell.run(&["copy", "--to", "sqlite:copy.db"]);
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(said.out.contains("; 1 conversation equal in both stores, 1 not copied\n"), "{}", said.out);
+    assert!(said.err.contains(&format!("failed  {id} of tenant default: ")), "{}", said.err);
+    let listed = shell.json(&["list", "--store", "sqlite:copy.db", "--json"]);
+    let ids: Vec<&str> =
+        listed["data"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
+    assert_eq!(ids, [behind]);
+}
+
 /// Regression: the doctor advised running the doctor.
 #[test]
 fn no_command_advises_itself() {

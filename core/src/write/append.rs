@@ -106,7 +106,7 @@ pub(super) fn restore(
         if event.seq <= conversation.head.seq {
             if lookup.hash_at(event.seq)? != Some(event.hash) {
                 return Err(Error::conflict(
-                    "restore.diverged",
+                    code::DIVERGED,
                     format!(
                         "{} differs from what is here at seq {}; import it under another tenant or store",
                         key.id, event.seq

@@ -534,7 +534,9 @@ pub fn explain(failed: &tokio_postgres::Error) -> Broken {
         }
         ("42", Some(c)) if *c == SqlState::INSUFFICIENT_PRIVILEGE => Error::invalid(
             "store.denied",
-            format!("{text}; the role in the URL must own the tables, or may create them in the schema"),
+            format!(
+                "{text}; the role in the URL must own the tables, or be allowed to create them in the schema"
+            ),
         ),
         _ => Error::internal("store.query", text),
     };

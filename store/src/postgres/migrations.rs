@@ -23,7 +23,7 @@ pub fn check(link: &Link) -> Result<(), Error> {
     match version(&db)? {
         0 => Err(Error::invalid(
             "store.absent",
-            "this database has no tables of Everturn; `everturn serve` makes them",
+            "this database has no tables of Everturn; `everturn serve`, or any command that writes, makes them",
         )),
         older if older < VERSIONS.len() => Err(Error::invalid(
             "store.version",
