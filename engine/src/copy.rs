@@ -132,9 +132,10 @@ struct Copying<'a> {
     progress: BackupProgress<'a>,
 }
 
-/// Whether no other conversation can be copied either.
+/// Whether no other conversation can be copied either: a store cannot be used.
 fn ends_copy(error: &Error) -> bool {
     matches!(error, Error::Busy(_) | Error::Internal(_) | Error::Forbidden(_))
+        || error.code().starts_with("store.")
 }
 
 impl Copying<'_> {
