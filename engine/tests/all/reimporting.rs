@@ -69,9 +69,15 @@ fn a_file_that_goes_on_in_a_conversation_changes_only_what_its_importer_could() 
         type Changing<'a> = Box<dyn FnOnce(&Tenant, ConversationId) + 'a>;
         let (id, first, private) = begin();
         let changes: Vec<(Changing<'_>, &str)> = vec![
-            (Box::new(set(ttl())), "(conversation.updated): `ttl` and `retention`"),
-            (Box::new(set(retention(Retention::Ephemeral))), "(conversation.updated): `ttl` and `retention`"),
-            (Box::new(set(retention(Retention::AuditOnly))), "(conversation.updated): `ttl` and `retention`"),
+            (Box::new(set(ttl())), "(conversation.updated): only an admin may set `ttl` or `retention`"),
+            (
+                Box::new(set(retention(Retention::Ephemeral))),
+                "(conversation.updated): only an admin may set `ttl` or `retention`",
+            ),
+            (
+                Box::new(set(retention(Retention::AuditOnly))),
+                "(conversation.updated): only an admin may set `ttl` or `retention`",
+            ),
             (
                 Box::new(move |other, id| {
                     other.conversation(id).erase(first, None, "evil").wait().unwrap();
