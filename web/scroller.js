@@ -121,6 +121,7 @@ export class Scroller {
 
   /** Restores the scroll position after heights changed: the jump target, the end, or the anchor row. */
   settle() {
+    this.measure();
     this.layout();
     this.height = this.el.clientHeight;
     if (this.target) {
@@ -133,17 +134,14 @@ export class Scroller {
     }
   }
 
-  resized(changes) {
+  /** Takes the heights of the rendered pages as they are now, and returns whether one changed. */
+  measure() {
     // Hidden while another view is shown; all heights are 0 then.
-    if (!this.el.clientHeight) return;
+    if (!this.el.clientHeight) return false;
     let changed = false;
-    for (const { target } of changes) {
-      if (target === this.el) {
-        changed = true;
-        continue;
-      }
-      const n = Number(target.dataset.page), height = target.offsetHeight;
-      if (this.pages.get(n) !== target || !this.data.has(n) || this.heights[n] === height) continue;
+    for (const [n, el] of this.pages) {
+      const height = el.offsetHeight;
+      if (!this.data.has(n) || this.heights[n] === height) continue;
       if (this.heights[n] < 0) {
         this.measured++;
         this.sum += height;
@@ -153,10 +151,14 @@ export class Scroller {
       this.heights[n] = height;
       changed = true;
     }
-    if (changed) {
-      this.settle();
-      this.soon();
-    }
+    return changed;
+  }
+
+  resized(changes) {
+    if (!this.el.clientHeight) return;
+    if (!this.measure() && !changes.some(({ target }) => target === this.el)) return;
+    this.settle();
+    this.soon();
   }
 
   update() {

@@ -69,10 +69,11 @@ export class Timeline {
   // ------------------------------------------------------------------------------------------------ loading
 
   async load(from, to) {
+    const { turns } = this;
     const query = { after: from - 1, before: to + 1, limit: to - from + 1, include_events: true, include_superseded: true };
     try {
       const { data } = await get(`/conversations/${this.id}/turns`, query, this.abort.signal);
-      await Promise.all(data.filter(isReplaced).map((turn) => this.follow(turn, data)));
+      await Promise.all(data.filter(isReplaced).map((turn) => this.follow(turn, data, turns)));
       for (const turn of data) if (turn.partial) this.resume(turn);
       return data;
     } catch (error) {
@@ -88,12 +89,12 @@ export class Timeline {
   }
 
   /** Finds what is read in the place of a replaced turn: `path` is the turn, its replacement, that one's replacement, and so on. */
-  async follow(turn, nearby) {
+  async follow(turn, nearby, turns) {
     const path = [turn];
     while (isReplaced(path.at(-1)) && path.length < 100) {
       const id = path.at(-1).superseded_by;
-      if (!this.turns.has(id)) this.turns.set(id, nearby.find((one) => one.id === id) ?? get(`/turns/${id}`, { conversation: this.id }, this.abort.signal).catch(() => null));
-      const next = await this.turns.get(id);
+      if (!turns.has(id)) turns.set(id, nearby.find((one) => one.id === id) ?? get(`/turns/${id}`, { conversation: this.id }, this.abort.signal).catch(() => null));
+      const next = await turns.get(id);
       if (!next) return;
       path.push(next);
     }
@@ -154,7 +155,8 @@ export class Timeline {
     if (event.kind === "compaction") this.readReverts();
     this.stale ??= new Set();
     this.stale.add(event.seq);
-    if (/^turn\.(superseded|committed|erased)/.test(event.kind)) this.turns.clear();
+    // A load that is still under way keeps what it knows to itself: it may be of before the event.
+    if (/^turn\.(superseded|committed|erased)/.test(event.kind)) this.turns = new Map();
     const about = event.turn && [...this.rows.values()].find((row) => row.entry.id === event.turn || row.entry.versions?.some((one) => one.id === event.turn));
     if (about) this.stale.add(about.entry.seq);
     if (/^(turn\.(committed|aborted|interrupted|erased)|message)/.test(event.kind) && event.turn) this.ended = (this.ended ?? new Set()).add(event.turn);
@@ -680,6 +682,7 @@ export class Timeline {
   /** Selects a row, and scrolls to it if it is out of view. */
   select(row, { align } = {}) {
     this.choose(row);
+    this.scroller.settle();
     this.scroller.target = null;
     const view = this.scroller.el.getBoundingClientRect(), box = row.getBoundingClientRect();
     if (align || box.top < view.top + 8 || box.top > view.bottom - 80) {
@@ -775,7 +778,10 @@ export class Timeline {
 
   /** Scrolls to the first word that is marked in a row, if it is out of view. */
   toWords(row) {
-    const { scroller } = this, view = scroller.el.getBoundingClientRect(), box = row.querySelector(".inside mark, .md mark")?.getBoundingClientRect();
+    const { scroller } = this;
+    // Pages drawn a moment ago are measured first: what is scrolled to stays only where the heights are known.
+    scroller.settle();
+    const view = scroller.el.getBoundingClientRect(), box = row.querySelector(".inside mark, .md mark")?.getBoundingClientRect();
     if (!box || (box.top > view.top && box.bottom < view.bottom - 20)) return;
     scroller.target = null;
     scroller.el.scrollTop += box.top - view.top - view.height / 3;

@@ -123,7 +123,8 @@ export async function model(words) {
 }
 
 let browser;
-export async function open(url, { width = 1280, height = 860, scheme = "light", allow = [] } = {}) {
+/** Opens a page in a browser of its own; `before` is run there before the scripts of the page. */
+export async function open(url, { width = 1280, height = 860, scheme = "light", before } = {}) {
   browser ??= await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"] });
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, acceptDownloads: true, reducedMotion: "reduce", locale: "en-GB", timezoneId: "UTC" });
   const page = await context.newPage();
@@ -138,6 +139,7 @@ export async function open(url, { width = 1280, height = 860, scheme = "light", 
   });
   page.on("dialog", (dialog) => (page.problems.push("a dialog: " + dialog.message()), dialog.dismiss()));
   page.on("request", (request) => page.requested.push(request.url()));
+  if (before) await page.addInitScript(before);
   await page.goto(url);
   return page;
 }

@@ -534,6 +534,58 @@ test("a hit is opened where it is, and its words are marked", async () => {
   await server.end();
 });
 
+test("a hit is opened where it is, however late heights are known", async () => {
+  const server = await Server.new();
+  const lines = Array.from({ length: 400 }, (_, n) => (n === 300 ? "the quagga is here" : `line ${n}`)).join("\n");
+  const id = await server.talk("Slow", "Read it", { role: "assistant", content: [{ type: "tool_use", id: "a", name: "read", input: { path: "a.txt" } }] }, { role: "user", content: [{ type: "tool_result", tool_use_id: "a", content: lines }] },
+    ...Array.from({ length: 60 }, (_, n) => `Line ${n}`));
+  // As in a browser that has much else to do.
+  const page = await open(`${server.url}/#/c/${id}`, { before: () => {
+    const Real = ResizeObserver;
+    window.ResizeObserver = class extends Real { constructor(told) { super((...all) => setTimeout(told, 300, ...all)); } };
+  } });
+  await page.waitForSelector(".turn");
+  await page.keyboard.press("/");
+  await page.getByRole("searchbox", { name: "Find in this conversation" }).fill("quagga");
+  await page.waitForSelector(".found mark");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".turn.current details.call[open] mark:text-is('quagga')");
+  // And it stays there once they are.
+  await page.evaluate(() => new Promise((resolve) => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(resolve)), 400)));
+  assert.ok(await page.locator(".timeline mark").first().evaluate((mark) => { const view = document.querySelector(".scroller").getBoundingClientRect(), own = mark.getBoundingClientRect(); return own.top >= view.top && own.bottom <= view.bottom; }));
+  await quiet(page);
+  await server.end();
+});
+
+test("what was erased is gone from the page, also if an older answer arrives late", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Late answers", "first");
+  const [first] = (await server.get(`/conversations/${id}/turns`)).data;
+  const { turns: [edited] } = await server.post(`/turns/${first.id}/supersede`, { role: "user", content: "a secret", actor: "alice" });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("a secret")');
+  // The first answer is of before the erasure, and arrives with that to the second request.
+  const firstAnswered = Promise.withResolvers(), secondAsked = Promise.withResolvers();
+  let asked = 0;
+  await page.route("**/turns?*", async (route) => {
+    const nth = ++asked, response = await route.fetch();
+    if (nth === 1) {
+      await server.post(`/turns/${edited.id}/erase`, { reason: "on request" });
+      await secondAsked.promise;
+    } else if (nth === 2) {
+      secondAsked.resolve();
+      await firstAnswered.promise;
+    }
+    await route.fulfill({ response });
+    if (nth === 1) firstAnswered.resolve();
+  });
+  await server.say(id, "second");
+  await page.waitForSelector('.turn:has-text("was erased")');
+  assert.equal(await page.locator('.turn:has-text("a secret")').count(), 0);
+  await quiet(page);
+  await server.end();
+});
+
 test("a turn is selected however late it is loaded", async () => {
   const server = await Server.new();
   const id = await server.talk("Late", "Read it", { role: "assistant", content: [{ type: "tool_use", id: "a", name: "read", input: { path: "a.txt" } }] }, { role: "user", content: [{ type: "tool_result", tool_use_id: "a", content: "nothing" }] },
@@ -2005,7 +2057,7 @@ test("words that cannot be sent stay in the field, also on another page and afte
   assert.equal(await field.inputValue(), "A long thought");
   await ask.click();
   await page.waitForSelector('.turn.assistant:has-text("Yes.")');
-  assert.equal(await field.inputValue(), "");
+  await page.waitForFunction(() => document.querySelector(".composer textarea").value === "");
   // A double click sends once.
   await field.fill("Twice?");
   await page.getByRole("button", { name: "Send" }).dblclick();
