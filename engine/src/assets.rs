@@ -45,7 +45,7 @@ impl ConversationAssets<'_> {
         let asset_id = crate::ingest::asset_id(self.0.shared().journal.source.ulid()?);
         let draft =
             self.0.shared().asset_draft(&self.0.key().tenant, asset_id, payload, audience, &mut uploads)?;
-        let mut drafts = self.0.make_room(&conversation, std::slice::from_ref(&draft), "add_asset")?;
+        let mut drafts = self.0.make_room(&conversation, std::slice::from_ref(&draft), "add_asset", None)?;
         drafts.push(draft);
         let action = Action::append(drafts);
         let answer = self.0.tenant.submit(self.0.key().clone(), action, uploads);

@@ -21,7 +21,7 @@ use everturn_core::limits::{BATCH_EVENTS_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::pairing;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnBody};
-use everturn_core::write::{self, Summarized, Write};
+use everturn_core::write::{self, Idempotency, Summarized, Write};
 use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use everturn_views::state::{Fold, PinBody, Tool};
@@ -36,6 +36,8 @@ use std::sync::Arc;
 const ROUNDS_MAX: usize = 16;
 /// Rejections for the same reason are recorded at most once in this time.
 const REJECTION_RECORDED_EVERY_US: i64 = 60 * 1_000_000;
+/// Code of a request that was not answered before.
+const UNANSWERED: &str = "idempotency.unanswered";
 /// Number of locks that conversations share.
 const LOCKS: usize = 16;
 
@@ -91,12 +93,13 @@ impl ConversationCompaction<'_> {
 
 impl ConversationHandle {
     /// Makes room for drafts, or refuses them if the policy is to reject. The returned events go before the drafts,
-    /// in the same batch.
+    /// in the same batch. A request that was `asked` before needs no room.
     pub(crate) fn make_room(
         &self,
         conversation: &Conversation,
         drafts: &[Draft],
         source: &str,
+        asked: Option<&Idempotency>,
     ) -> Result<Vec<Draft>, Error> {
         // A batch that is too large is refused for that reason; advice about the budget would not help.
         if drafts.len() > BATCH_EVENTS_MAX {
@@ -111,6 +114,11 @@ impl ConversationHandle {
         if policy.exceeded(&self.counted(conversation, &policy)?.plus(incoming)).is_none() {
             return Ok(Vec::new());
         }
+        if let Some(asked) = asked
+            && self.was_answered(asked)?
+        {
+            return Ok(Vec::new());
+        }
         let key = self.tenant.key(conversation.id);
         let _alone = self.shared().compaction.budgets.alone(&key);
         match self.make_room_alone(drafts, incoming, source) {
@@ -120,6 +128,18 @@ impl ConversationHandle {
                 Ok(Vec::new())
             }
             made => made,
+        }
+    }
+
+    /// Whether this request was answered before. An error if its key was used for another one.
+    fn was_answered(&self, asked: &Idempotency) -> Result<bool, Error> {
+        let unanswered = Error::not_found(UNANSWERED, "this request was not answered before");
+        let idempotency = Some(Idempotency { only_repeat: Some(unanswered), ..asked.clone() });
+        let action =
+            write::Action::Append { drafts: Vec::new(), expected_seq: None, prepared_for: None, idempotency };
+        match self.write(Ok(action), |_| Ok(())).wait() {
+            Err(error) if error.is(UNANSWERED) => Ok(false),
+            answer => answer.map(|()| true),
         }
     }
 

@@ -194,7 +194,7 @@ impl ConversationHandle {
             let conversation = conversation?;
             fill(&conversation, &mut ingested)?;
             if room.is_none_or(|room| ingested.drafts.len() > room) {
-                let made = self.make_room(&conversation, &ingested.drafts, "append")?;
+                let made = self.make_room(&conversation, &ingested.drafts, "append", idempotency.as_ref())?;
                 ingested.drafts.splice(..0, made);
             }
             let drafts = std::mem::take(&mut ingested.drafts);

@@ -55,7 +55,12 @@ impl ConversationHandle {
         // An answer is never refused for want of room: it lets the conversation go on.
         let mut drafts = match kind {
             kind::APPROVAL_RESOLVED => Vec::new(),
-            _ => self.make_room(&conversation, std::slice::from_ref(&draft), "append_event")?,
+            _ => self.make_room(
+                &conversation,
+                std::slice::from_ref(&draft),
+                "append_event",
+                idempotency.as_ref(),
+            )?,
         };
         drafts.push(draft);
         if is_about_approval(kind) {

@@ -79,7 +79,12 @@ impl ConversationHandle {
                 ..self.shared().draft(kind::OPENED, &body)?
             };
             draft.check()?;
-            let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_open")?;
+            let mut drafts = self.make_room(
+                &conversation,
+                std::slice::from_ref(&draft),
+                "append_open",
+                idempotency.as_ref(),
+            )?;
             drafts.push(draft);
             Ok(Action::Append { drafts, expected_seq: None, prepared_for: None, idempotency })
         })();

@@ -3,7 +3,9 @@
 use crate::compacting::{by_hand, policy, talk};
 use crate::stage::{Short, Stage, memory, quiet, refused};
 use everturn::model::Summarizer;
-use everturn::{ApprovalOutcome, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant};
+use everturn::{
+    AppendOptions, ApprovalOutcome, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant,
+};
 use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Event;
@@ -48,6 +50,33 @@ fn the_policy_reject_refuses_with_both_numbers_and_writes_no_turn() {
     refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 4");
     scope.conversation(id).compaction().compact(by_hand(1)).unwrap();
     scope.say(id, NewTurn::user("now there is room"));
+}
+
+/// Regression: a request that had been answered was refused, or waited for a compaction, once the conversation was full.
+#[test]
+fn a_repeat_in_a_full_conversation_is_answered_and_makes_no_room() {
+    let (_store, scope) = memory();
+    for recovery in [json!("reject"), json!({"compact": {"keep_last": 1}}), json!({"trim": {"keep_last": 1}})]
+    {
+        let id = scope.begin_with(policy("budget", json!({"max_messages": 4, "recovery": recovery}))).id;
+        let chat = scope.conversation(id);
+        let ask = |text: &str| {
+            let options = AppendOptions { idempotency_key: Some("ask".into()), ..AppendOptions::default() };
+            chat.append(text).with(options).wait()
+        };
+        let open = || {
+            let new = NewStream { idempotency_key: Some("open".into()), ..NewStream::default() };
+            chat.open(new).wait().unwrap().id
+        };
+        talk(&scope, id, 2);
+        let (asked, opened) = (ask("the third").unwrap(), open());
+        let head = chat.get().unwrap().head;
+        let again = ask("the third").unwrap();
+        assert!(again.repeated, "{recovery}");
+        assert_eq!((again.turns[0].id, open()), (asked.turns[0].id, opened), "{recovery}");
+        refused(ask("something else"), "idempotency.reused", "used before");
+        assert_eq!(chat.get().unwrap().head, head, "{recovery}: nothing was written");
+    }
 }
 
 /// Regression: a trim that worked advised to set the recovery to trim, and so did the refusal of an append that no trim can help.

@@ -1,9 +1,10 @@
 //! What is kept and for how long: repeated requests, expected places, retention, time to live, system prompts.
 
-use crate::compacting::by_hand;
+use crate::compacting::{by_hand, policy};
 use crate::stage::{START, Short, Stage, Still, memory, refused, words};
 use everturn::{
-    AppendOptions, Caller, ContextOptions, Everturn, NewConversation, NewTurn, Options, Swept, Tenant,
+    AppendOptions, Caller, Change, ContextOptions, Everturn, Lifecycle, NewConversation, NewStream, NewTurn,
+    Options, Swept, Tenant,
 };
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Retention, Settings, SystemPrompt};
@@ -52,6 +53,34 @@ fn a_repeated_request_gives_the_first_answer_also_after_a_restart() {
     asked_again(&scope);
     drop(scope);
     asked_again(&stage.open().tenant("acme").unwrap());
+}
+
+/// A client that missed the answer must learn that its turn is there, and not that it is refused.
+#[test]
+fn a_repeated_request_gives_the_first_answer_whatever_was_changed_since() {
+    let (_store, scope) = memory();
+    let full = json!({"max_messages": 2, "recovery": "reject"});
+    let changes: [Change; 4] = [
+        Lifecycle::Closed.into(),
+        Lifecycle::Archived.into(),
+        policy("redaction", json!("mask")).into(),
+        policy("budget", full).into(),
+    ];
+    for change in changes {
+        let chat = scope.conversation(scope.begin());
+        let say = || chat.append("the key is AKIAIOSFODNN7EXAMPLE").with(with_key("say")).wait().unwrap();
+        let open = || {
+            let new = NewStream { idempotency_key: Some("open".into()), ..NewStream::default() };
+            chat.open(new).wait().unwrap().id
+        };
+        let (said, opened) = (say(), open());
+        chat.open_turn(opened).commit(NewTurn::assistant("noted")).wait().unwrap();
+        let head = chat.update(change.clone()).wait().unwrap().head;
+        let again = say();
+        assert!(again.repeated, "{change:?}");
+        assert_eq!((again.turns[0].id, open()), (said.turns[0].id, opened), "{change:?}");
+        assert_eq!(chat.get().unwrap().head, head, "{change:?}");
+    }
 }
 
 /// Regression: the second of two actors who chose the same key was answered with the turn of the first, and wrote nothing.
