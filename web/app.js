@@ -125,7 +125,7 @@ class Page {
     if (event.target.closest?.("button, summary, a") && ["Enter", " "].includes(event.key)) return;
     if (event.key === "n" && focusNotice()) return event.preventDefault();
     if (this.shown?.key(event)) return event.preventDefault();
-    if (event.key === "/") event.preventDefault(), this.list.search.focus();
+    if (event.key === "/") event.preventDefault(), this.list?.search.focus();
   }
 
   help() {
@@ -143,7 +143,7 @@ class Page {
   }
 
   async palette() {
-    if (!this.may("reader")) return;
+    if (this.signing || !this.may("reader")) return;
     const { palette } = await import("./palette.js");
     palette(this);
   }

@@ -15,7 +15,8 @@ export function palette(page) {
 
   const commands = [
     ...(page.shown?.conversation ? page.shown.commands().map(([label, run]) => ({ label, run, kind: "do" })) : []),
-    ...(page.may("writer") ? [{ label: "New conversation", run: () => page.list.create(), kind: "do" }, { label: "Import files", run: () => page.list.import(), kind: "do" }] : []),
+    // The list comes a moment after the page.
+    ...(page.list && page.may("writer") ? [{ label: "New conversation", run: () => page.list.create(), kind: "do" }, { label: "Import files", run: () => page.list.import(), kind: "do" }] : []),
     { label: "Usage", run: () => (location.hash = "#/usage"), kind: "view" },
     ...(page.shown?.conversation ? [["", "Timeline"], ["/projected", "Raw and projected"], ["/calls", "What the model saw"], ["/state", "State"], ["/proof", "Proof"]].map(([path, label]) => ({ label, run: () => (location.hash = `#/c/${page.shown.id}${path}`), kind: "view" })) : []),
     { label: "Keyboard shortcuts", run: () => page.help(), kind: "do" },
@@ -42,7 +43,7 @@ export function palette(page) {
   const look = async () => {
     const query = field.value.trim().toLowerCase();
     const fits = commands.filter((one) => one.label.toLowerCase().includes(query));
-    const known = page.list.items.filter((one) => nameOf(one).toLowerCase().includes(query)).slice(0, query ? 6 : 9).map(conversation);
+    const known = (page.list?.items ?? []).filter((one) => nameOf(one).toLowerCase().includes(query)).slice(0, query ? 6 : 9).map(conversation);
     const place = /^#?(\d+)$/.exec(query);
     const places = place && page.shown ? [{ kind: "place", label: `Turn #${place[1]} of this conversation`, run: () => (location.hash = `#/c/${page.shown.id}@${place[1]}`) }] : [];
     draw([...places, ...known, ...fits]);

@@ -12,6 +12,13 @@ const unfold = async (details) => {
   await details.locator("summary").first().click();
   await details.locator(".inside").first().waitFor();
 };
+/** Goes to a view of a conversation, and waits until everything in it is drawn. */
+const goToView = async (page, conversation, view) => {
+  await page.goto(conversation + (view && "/" + view));
+  await page.waitForFunction((view) => document.querySelector(".tabs [aria-current]")?.dataset.view === view && !/Loading…|verifies the chain…/.test(document.querySelector("main").textContent) && (view || document.querySelector(".turn")), view);
+};
+/** Waits until what was changed is laid out, and what that set off is done. */
+const laidOut = (page) => page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
 const text = (page, selector) => page.locator(selector).first().innerText();
 
 before(async () => {
@@ -67,8 +74,7 @@ test("the first view takes less than 50 KB, the whole page with every view less 
   await page.waitForSelector(".turn");
   const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
   for (const view of ["projected", "calls", "state", "proof"]) {
-    await page.goto(talk(LOGIN) + "/" + view);
-    await page.waitForTimeout(150);
+    await goToView(page, talk(LOGIN), view);
   }
   await page.keyboard.press("Control+k");
   await page.waitForSelector(".palette");
@@ -652,12 +658,30 @@ test("Ctrl+K goes to conversations, to places and does things", async () => {
   await quiet(page);
 });
 
+test("Ctrl+K finds things before the list is there", async () => {
+  const server = await Server.new();
+  await server.talk("Early", "the quagga is here");
+  const page = await open(server.url);
+  const answered = Promise.withResolvers();
+  await page.route(/\/whoami/, (route) => answered.promise.then(() => route.continue()));
+  await page.reload();
+  await page.keyboard.press("/");
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("quagga");
+  await page.waitForSelector('.option:has-text("quagga") mark');
+  answered.resolve();
+  await page.waitForSelector(".entry .title");
+  await page.keyboard.press("Enter");
+  await page.waitForSelector(".turn.current mark");
+  await quiet(page);
+  await server.end();
+});
+
 test("what is new since you looked is marked", async () => {
   const server = await Server.new();
   const id = await server.talk("Watched", "one", "two");
   const page = await open(`${server.url}/#/c/${id}`);
   await page.waitForSelector('.turn:has-text("two")');
-  await page.waitForTimeout(100);
   await page.evaluate(() => (location.hash = "#/"));
   await server.say(id, "three", "four");
   await page.waitForSelector(".entry.news");
@@ -860,7 +884,8 @@ test("what others say appears; who reads further up is not moved", async () => {
   await server.say(id, "Line 61 of many");
   await page.waitForSelector('.turn:has-text("Line 61 of many")');
   await page.evaluate(() => { const s = document.querySelector(".scroller"); s.dispatchEvent(new Event("wheel")); s.scrollTop = 400; });
-  await page.waitForTimeout(300);
+  await page.waitForFunction(() => document.querySelector('[data-seq="12"]') && !document.querySelector(".page.loading"));
+  await laidOut(page);
   const top = () => page.evaluate(() => document.querySelector('[data-seq="12"]').getBoundingClientRect().top);
   const before = await top();
   await server.say(id, "Line 62 of many");
@@ -918,15 +943,17 @@ test("whatever takes long says that it is loading", async () => {
   const server = await Server.new();
   const id = await server.talk("Slow", "still here");
   const page = await open(server.url);
-  const held = [];
-  await page.route(/\/(whoami|project)(\?|$)/, (route) => void held.push(route));
+  let answered;
+  await page.route(/\/(whoami|project)(\?|$)/, (route) => answered.promise.then(() => route.continue()));
+  answered = Promise.withResolvers();
   await page.reload();
   await page.waitForSelector('.main:has-text("Loading")');
-  held.splice(0).forEach((route) => route.continue());
+  answered.resolve();
   await page.waitForSelector(".entry .title");
+  answered = Promise.withResolvers();
   await page.goto(`${server.url}/#/c/${id}/projected`);
   await page.waitForSelector('.pairs:has-text("Loading")');
-  held.splice(0).forEach((route) => route.continue());
+  answered.resolve();
   await page.waitForSelector('.pair:has-text("still here")');
   await quiet(page);
   await server.end();
@@ -1790,9 +1817,9 @@ test("a key that may see numbers but no words gets the numbers", async () => {
   assert.match(await text(page, ".numbers"), /Turns\s+2/);
   assert.deepEqual(await accessible(page), []);
   await shot(page, "numbers-only");
-  for (const place of ["#/", "#/usage", `#/c/${id}`, `#/c/${id}/state`]) {
+  for (const [place, there] of [["#/", ".home"], ["#/usage", "main > :not(.home) .plot"], [`#/c/${id}`, ".counter-note"], [`#/c/${id}/state`, ".counter-note"]]) {
     await page.goto(server.url + "/" + place);
-    await page.waitForTimeout(300);
+    await page.waitForSelector(there);
     await page.keyboard.press("Control+k");
     assert.equal(await page.locator(".palette").count(), 0);
     assert.doesNotMatch(await page.content(), /xylophone|xenia/i);
@@ -1854,16 +1881,15 @@ test("hostile content is shown as text and does nothing", async () => {
   await server.api("PUT", `/conversations/${id}/pins/x`, { value: "<script>alert(1)</script>" });
   const page = await open(`${server.url}/#/c/${id}`);
   await page.waitForSelector(".turn");
-  for (const view of ["", "/projected", "/calls", "/state", "/proof"]) {
-    await page.goto(`${server.url}/#/c/${id}${view}`);
-    await page.waitForTimeout(300);
+  for (const view of ["", "projected", "calls", "state", "proof"]) {
+    await goToView(page, `${server.url}/#/c/${id}`, view);
     await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
-    await page.waitForTimeout(100);
+    await laidOut(page);
     assert.equal(await page.evaluate(() => window.hacked), undefined);
     assert.equal(await page.locator("main script, main iframe, main style, main object, main embed").count(), 0);
     const links = await page.locator("main a").evaluateAll((all) => all.map((one) => one.getAttribute("href")).filter((href) => !/^(https?:\/\/|mailto:|#)/.test(href)));
     assert.deepEqual(links, []);
-    if (view === "/projected") await page.waitForSelector('.msg:has-text("bare")');
+    if (view === "projected") await page.waitForSelector('.msg:has-text("bare")');
   }
   await page.goto(`${server.url}/#/c/${id}`);
   await page.waitForSelector('.turn:has-text("odd blocks")');
@@ -1929,8 +1955,7 @@ test("on a phone: the list, a conversation, and back", async () => {
   assert.ok(await page.locator(".turn .tokens").last().isVisible());
   await shot(page, "phone-conversation");
   for (const view of ["projected", "calls", "state", "proof"]) {
-    await page.goto(talk(LOGIN) + "/" + view);
-    await page.waitForTimeout(400);
+    await goToView(page, talk(LOGIN), view);
     assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 390, view);
     if (view === "projected") {
       const shown = (pair) => page.locator(`${pair} > *`).evaluateAll((all) => all.filter((one) => one.offsetHeight).map((one) => one.textContent));
@@ -1966,11 +1991,10 @@ test("every view in the dark, readable", async () => {
   const background = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   assert.ok(background.match(/\d+/g).slice(0, 3).every((part) => Number(part) < 60), background);
   await unfold(page.locator("details.call").first());
-  const views = [["conversation", ""], ["projected", "/projected"], ["calls", "/calls"], ["state", "/state"], ["proof", "/proof"]];
-  for (const [name, path] of views) {
-    if (path) await page.goto(talk(name === "state" ? PORT : LOGIN) + path);
-    await page.waitForTimeout(500);
-    assert.deepEqual(await accessible(page), [], name);
+  assert.deepEqual(await accessible(page), []);
+  for (const view of ["projected", "calls", "state", "proof"]) {
+    await goToView(page, talk(view === "state" ? PORT : LOGIN), view);
+    assert.deepEqual(await accessible(page), [], view);
   }
   await page.goto(talk(QUEUE));
   await page.waitForSelector(".md table");
@@ -1990,8 +2014,7 @@ test("every view in the dark, readable", async () => {
 
 test("the demo shows an answer being written and an approval that waits", async () => {
   const page = await open(talk(STORY));
-  await page.waitForSelector(".turn.writing");
-  await page.waitForTimeout(300);
+  await page.waitForSelector(".turn.writing .md:has-text(' ')");
   await shot(page, "live");
   await page.goto(talk(NIGHT));
   await page.waitForSelector(".approval.pending");
@@ -2022,7 +2045,8 @@ test("a conversation that is not there, and one that is deleted while it is read
   await page.evaluate((id) => (location.hash = `#/c/${id}`), id);
   await page.waitForSelector(".turn");
   await (await late).finished();
-  await page.waitForTimeout(300);
+  await page.evaluate(() => import("/web/usage.js"));
+  await laidOut(page);
   assert.equal(await page.locator(".turn").count(), 1);
   await server.api("DELETE", `/conversations/${id}?reason=test`);
   await page.waitForSelector("text=This conversation was deleted");
