@@ -27,8 +27,10 @@ const REPEATS_MAX: u32 = 3;
 const BATCH_EVENTS: usize = 512;
 /// The same while requests keep coming, so that it pauses often.
 const BATCH_EVENTS_BUSY: usize = 128;
-/// Most events that an erasure or a close waits for to be indexed first.
+/// Most events that an erasure or a close waits for to be indexed first, and the longest time: other processes may add to
+/// them without end.
 const WAITED_EVENTS_MAX: u64 = 2000;
+const WAITED_TIME_MAX: Duration = Duration::from_secs(3);
 /// Largest index file that an erasure scrubs before it returns; a larger one is scrubbed later.
 const SCRUB_AT_ONCE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Pause between two scrubs: this many times as long as the last one took, and a minimum.
@@ -140,10 +142,7 @@ pub fn run(shared: &Shared) {
 /// The last round: indexes the rest if it is little, and removes erased text from the files.
 fn close(shared: &Shared) {
     let closed = (|| -> Result<(), Error> {
-        let behind = shared.recall.store.behind(None, None)?.events;
-        if behind > 0 && behind <= WAITED_EVENTS_MAX {
-            catch_up_to_the_end(shared)?;
-        }
+        catch_up_if_quick(shared)?;
         if shared.recall.indexer.news().removals {
             shared.recall.store.scrub(None, None).map(drop)
         } else {
@@ -199,10 +198,19 @@ fn catch_up_in_slices(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-fn catch_up_to_the_end(shared: &Shared) -> Result<(), Error> {
+/// Indexes the rest if it is little. Returns whether everything is indexed.
+fn catch_up_if_quick(shared: &Shared) -> Result<bool, Error> {
+    let until = Instant::now() + WAITED_TIME_MAX;
+    if shared.recall.store.behind(None, None)?.events > WAITED_EVENTS_MAX {
+        return Ok(false);
+    }
     let mut progress = Progress::default();
-    while progress.goes_on(take_in(shared, BATCH_EVENTS)?)? {}
-    Ok(())
+    while progress.goes_on(take_in(shared, BATCH_EVENTS_BUSY)?)? {
+        if Instant::now() >= until {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// After an erasure or a deletion: removes the text from the tenant's files before the caller gets the result, if
@@ -213,11 +221,8 @@ pub fn forget_erased(shared: &Shared, tenant: &TenantName) -> Result<(), Error> 
             // The thread that is indexing removes it.
             return Ok(true);
         }
-        if shared.recall.store.behind(None, None)?.events > WAITED_EVENTS_MAX {
-            return Ok(false);
-        }
-        catch_up_to_the_end(shared)?;
-        shared.recall.store.scrub(Some(tenant), Some(SCRUB_AT_ONCE_BYTES_MAX))
+        Ok(catch_up_if_quick(shared)?
+            && shared.recall.store.scrub(Some(tenant), Some(SCRUB_AT_ONCE_BYTES_MAX))?)
     })();
     match forgotten {
         Ok(true) => return Ok(()),
