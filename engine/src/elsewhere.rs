@@ -41,7 +41,10 @@ pub fn run(shared: &Shared) {
             Ok(())
         });
         match looked {
-            Ok(()) => failed = false,
+            Ok(()) if std::mem::take(&mut failed) => {
+                tracing::info!("changes by other processes are read again")
+            }
+            Ok(()) => {}
             Err(error) if failed => {
                 tracing::debug!(%error, "changes by other processes still cannot be read")
             }
