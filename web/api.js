@@ -62,6 +62,28 @@ export const memory = {
   },
 };
 
+/**
+ * Runs `work` once at a time, and once more if it is asked for meanwhile: an older answer never replaces a newer one, and
+ * however often it is asked for, answers arrive.
+ */
+export function oneAtATime(work) {
+  let running, isAsked;
+  const run = async () => {
+    try {
+      while (isAsked) {
+        isAsked = false;
+        await work();
+      }
+    } finally {
+      running = undefined;
+    }
+  };
+  return () => {
+    isAsked = true;
+    return (running ??= run());
+  };
+}
+
 /** Unsent text by conversation: kept in this tab until its user signs out. */
 export const unsent = {
   get(id = "new") {

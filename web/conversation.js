@@ -1,7 +1,7 @@
 // The frame of a conversation: header, tabs, composer.
 
 import { h, MOD, clear, plainly, icon, iconButton, button, words, when, number, plural, short, toast, placeNotices, dialog, confirm, state as notice } from "./dom.js";
-import { get, post, put, patch, del, generate, unsent } from "./api.js";
+import { get, post, put, patch, del, oneAtATime, generate, unsent } from "./api.js";
 import { Timeline, waits, failed } from "./timeline.js";
 import { menu } from "./menu.js";
 import { hit, chosenWords, nameOf, origin, LOOK_AGAIN } from "./list.js";
@@ -165,16 +165,16 @@ export class ConversationPage {
   reload() { this.page.list.refresh(); }
 
   changed(event) {
-    clearTimeout(this.rereading);
-    this.rereading = setTimeout(async () => {
-      try {
-        const { head } = this.conversation;
-        Object.assign(this.conversation, await get(`/conversations/${this.id}`), { head });
-        this.describe();
-      } catch { /* the list says so */ }
-    }, 300);
+    this.rereading ??= setTimeout(() => ((this.rereading = undefined), this.reread()), 300);
     this.view?.changed?.(event);
   }
+  reread = oneAtATime(async () => {
+    try {
+      const read = await get(`/conversations/${this.id}`);
+      Object.assign(this.conversation, read, { head: this.conversation.head });
+      this.describe();
+    } catch { /* the list says so */ }
+  });
 
   stateChanged(state) {
     const open = state.open_turns.length > 0;

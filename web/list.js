@@ -1,7 +1,7 @@
 // The sidebar: conversations, latest first, with live updates and search.
 
 import { h, MOD, clear, icon, iconButton, words, ago, brief, said, plural, short, state as notice, button, toast } from "./dom.js";
-import { get, post, upload, follow, memory } from "./api.js";
+import { get, post, upload, oneAtATime, follow, memory } from "./api.js";
 
 const SIZE = 60;
 /** Milliseconds until a search is repeated that did not cover all events. */
@@ -37,7 +37,9 @@ export class List {
       this.filters, this.projects, this.entries);
     clear(this.entries, skeleton());
     this.tokens = new Map();
-    this.refresh(asked).then(() => this.readTokens());
+    this.asked = asked;
+    this.beginAnew();
+    this.refresh().then(() => this.readTokens());
     this.live();
     this.every(30_000, () => this.times());
     this.every(5000, () => this.readTokens());
@@ -94,20 +96,31 @@ export class List {
 
   reload() {
     this.items = [];
+    this.beginAnew();
     clear(this.entries, skeleton());
     this.refresh().then(() => this.readTokens());
   }
 
+  /** Drops the answers to what was asked before. */
+  beginAnew() {
+    const choice = (this.choice = {});
+    this.refresh = oneAtATime(() => this.readFirst(choice));
+  }
+
   /** Reloads the first page and keeps the pages loaded after it. */
-  async refresh(asked = firstPage({ state: this.filter, project: this.project })) {
+  async readFirst(choice) {
+    const { asked = firstPage({ state: this.filter, project: this.project }) } = this;
+    this.asked = undefined;
     try {
       const { data, next } = await asked;
+      if (this.choice !== choice) return;
       const ids = new Set(data.map((one) => one.id));
       const rest = this.items.filter((one) => !ids.has(one.id) && data.length === SIZE && said(one) < said(data.at(-1)));
       this.items = [...data, ...rest];
       if (!rest.length) this.next = next && data.length === SIZE ? next : null;
       this.failed = null;
     } catch (error) {
+      if (this.choice !== choice) return;
       this.failed = error;
     }
     if (!this.query) this.draw();
@@ -146,13 +159,16 @@ export class List {
     this.stopped = setTimeout(() => this.readTokens(), 200);
     if (this.query || !this.next || this.more || scrollHeight - scrollTop - clientHeight > 600) return;
     this.more = true;
+    const { choice } = this;
     try {
       const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter, project: this.project, after: this.next });
+      if (this.choice !== choice) return;
       this.items.push(...data);
       this.next = data.length === SIZE ? next : null;
       this.draw();
-    } catch { /* tried again when scrolled on */ }
-    this.more = false;
+    } catch { /* tried again when scrolled on */ } finally {
+      this.more = false;
+    }
   }
 
   /** Follows the tenant's stream of changes. */

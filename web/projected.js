@@ -1,7 +1,7 @@
 // Raw beside projected: what a policy hides from the next request, and how many tokens that saves.
 
 import { h, clear, words, number, plural, state as notice, button, copy } from "./dom.js";
-import { get, post, memory } from "./api.js";
+import { get, post, memory, oneAtATime } from "./api.js";
 import { markdown, code } from "./text.js";
 import { parts, gist, plainText, toolNames, toolOf } from "./message.js";
 
@@ -119,10 +119,11 @@ export function view(frame) {
     show();
   });
   signed.addEventListener("change", show);
-  let timer;
+  const refresh = oneAtATime(show);
+  let timer, refreshing;
   options.addEventListener("input", () => (clearTimeout(timer), (timer = setTimeout(show, 250))));
   show();
-  return { el, destroy: () => asking?.abort(), changed: () => (clearTimeout(timer), (timer = setTimeout(show, 600))), update() {} };
+  return { el, destroy: () => asking?.abort(), changed: () => (refreshing ??= setTimeout(() => ((refreshing = undefined), refresh()), 600)), update() {} };
 }
 
 /** A compact view of a message: a link to its `place`, which `side` it is on, a `note`, the `names` of tools by the ids of their calls. */

@@ -27,7 +27,8 @@ export class Scroller {
     this.guess = 90 * 20;
     this.pages = new Map();
     this.data = new Map();
-    this.loading = new Map();
+    this.loading = new Set();
+    this.stale = new Set();
     this.stick = true;
     this.target = null;
     this.sizes = new ResizeObserver((changes) => this.resized(changes));
@@ -224,12 +225,13 @@ export class Scroller {
     }
   }
 
+  /** Loads a page; if it is being loaded, then once more after that. */
   async fetch(n) {
-    const token = {};
-    this.loading.set(n, token);
+    if (this.loading.has(n)) return void this.stale.add(n);
+    this.loading.add(n);
     try {
       const entries = await this.load(Math.max(1, n * PAGE + 1 - AROUND), (n + 1) * PAGE + AROUND);
-      if (this.gone || this.loading.get(n) !== token) return;
+      if (this.gone) return;
       this.data.set(n, entries);
       this.failures = 0;
       this.failed?.(null);
@@ -244,7 +246,8 @@ export class Scroller {
         setTimeout(resolve, Math.min(5000, 300 * this.failures));
       });
     } finally {
-      if (this.loading.get(n) === token) this.loading.delete(n);
+      this.loading.delete(n);
+      if (this.stale.delete(n) && !this.gone) this.fetch(n);
       this.soon();
     }
   }

@@ -1,7 +1,7 @@
 // State: pending approvals and tools, pins, checkpoints, facts, forks.
 
 import { h, svg, clear, icon, words, when, number, plural, shrunk, button, toast, state as notice, dialog, confirm } from "./dom.js";
-import { get, post, put, del } from "./api.js";
+import { get, post, put, del, oneAtATime } from "./api.js";
 import { nameOf } from "./list.js";
 import { checkpoint as shownCheckpoint } from "./text.js";
 import { parts, plainText, isRegenerated } from "./message.js";
@@ -50,7 +50,7 @@ export function view(frame) {
     return [...found.values()];
   }
 
-  async function show() {
+  const show = oneAtATime(async () => {
     try {
       frame.conversation.checkpoint = (await read(`/conversations/${id}`)).checkpoint;
       const [state, facts, chain, relatives] = await Promise.all([read(`/conversations/${id}/state`), read(`/conversations/${id}/facts`, { limit: 200 }), lineage(), family()]);
@@ -59,7 +59,7 @@ export function view(frame) {
     } catch (error) {
       if (error.name !== "AbortError") clear(el, notice("The state cannot be read", error.message, button("Try again", show)));
     }
-  }
+  });
 
   const usage = h("div.state-usage");
   import("./usage.js").then(({ plot }) => plot(usage, { conversation: id }));
@@ -121,7 +121,7 @@ export function view(frame) {
   clear(el, notice("Loading…"));
   show();
   let timer;
-  return { el, destroy: () => abort.abort(), update() {}, changed: () => (clearTimeout(timer), (timer = setTimeout(show, 400))) };
+  return { el, destroy: () => abort.abort(), update() {}, changed: () => (timer ??= setTimeout(() => ((timer = undefined), show()), 400)) };
 }
 
 /** A time line of the log with the range covered by each checkpoint. */

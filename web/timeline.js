@@ -1,7 +1,7 @@
 // The timeline of a conversation, with live updates.
 
 import { h, add, clear, icon, iconButton, button, words, when, number, plural, shrunk, short, toast, dialog, copy, state as notice } from "./dom.js";
-import { get, post, del, follow, generate, picture, shown, memory, unsent, Problem } from "./api.js";
+import { get, post, del, oneAtATime, follow, generate, picture, shown, memory, unsent, Problem } from "./api.js";
 import { markdown, checkpoint, code, diff, contains, markWords } from "./text.js";
 import { parts, shownParts, plainText, said, reworded, gist, edits, todo, languageOf, isPrompt, isRegenerated, toolOf } from "./message.js";
 import { Scroller, AROUND } from "./scroller.js";
@@ -55,6 +55,9 @@ export class Timeline {
     this.readState();
     this.live();
   }
+
+  /** Reads the state, and shows what depends on it. */
+  readState = oneAtATime(() => this.newState());
 
   destroy() {
     this.remember();
@@ -111,7 +114,7 @@ export class Timeline {
     if (row?.body && row.entry.status === "pending") this.soonWritten(row, next);
   }
 
-  async readState() {
+  async newState() {
     try {
       const state = await get(`/conversations/${this.id}/state`, null, this.abort.signal);
       this.approvals = new Map(state.pending_approvals.map((one) => [one.approval_id, one]));

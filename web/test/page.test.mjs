@@ -114,6 +114,27 @@ test("the list shows what changed last, with people and turns", async () => {
   await quiet(page);
 });
 
+test("the list shows what was chosen last, whichever answer comes last", async () => {
+  const server = await Server.new();
+  const old = await server.talk("Put away", "one");
+  await server.talk("Still here", "two");
+  await server.api("PATCH", `/conversations/${old}`, { state: "archived" });
+  const page = await open(server.url);
+  await page.waitForSelector('.entry:has-text("Still here")');
+  const answered = Promise.withResolvers();
+  await page.route(/\/conversations\?.*state=archived/, (route) => answered.promise.then(() => route.continue()));
+  await page.getByRole("button", { name: "Archived" }).click();
+  await page.getByRole("button", { name: "Active" }).click();
+  await page.waitForSelector('.entry:has-text("Still here")');
+  const late = page.waitForResponse(/state=archived/);
+  answered.resolve();
+  await (await late).finished();
+  await laidOut(page);
+  assert.equal(await page.locator('.entry:has-text("Put away")').count(), 0);
+  await quiet(page);
+  await server.end();
+});
+
 test("search as you type finds words in any conversation and goes to the place", async () => {
   const page = await open(demo);
   await page.waitForSelector(".entry .title");
@@ -570,20 +591,17 @@ test("what was erased is gone from the page, also if an older answer arrives lat
   const { turns: [edited] } = await server.post(`/turns/${first.id}/supersede`, { role: "user", content: "a secret", actor: "alice" });
   const page = await open(`${server.url}/#/c/${id}`);
   await page.waitForSelector('.turn:has-text("a secret")');
-  // The first answer is of before the erasure, and arrives with that to the second request.
-  const firstAnswered = Promise.withResolvers(), secondAsked = Promise.withResolvers();
-  let asked = 0;
+  // The first answer is of before the erasure, and arrives once the page knows of it.
+  let isFirst = true;
   await page.route("**/turns?*", async (route) => {
-    const nth = ++asked, response = await route.fetch();
-    if (nth === 1) {
+    const response = await route.fetch();
+    if (isFirst) {
+      isFirst = false;
+      const informed = page.waitForRequest(/\/state$/);
       await server.post(`/turns/${edited.id}/erase`, { reason: "on request" });
-      await secondAsked.promise;
-    } else if (nth === 2) {
-      secondAsked.resolve();
-      await firstAnswered.promise;
+      await informed;
     }
     await route.fulfill({ response });
-    if (nth === 1) firstAnswered.resolve();
   });
   await server.say(id, "second");
   await page.waitForSelector('.turn:has-text("was erased")');
@@ -893,6 +911,27 @@ test("what others say appears; who reads further up is not moved", async () => {
   assert.ok(Math.abs((await top()) - before) < 2);
   await page.locator(".to-end").click();
   await page.waitForSelector('.turn:has-text("Line 62 of many")');
+  await quiet(page);
+  await server.end();
+});
+
+test("a conversation in which something is said all the time is shown meanwhile, also over a slow line", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Busy", "begin");
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector(".turn");
+  await page.route(/\/turns\?|\/conversations\/conv_\w+$/, async (route) => {
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await route.continue();
+  });
+  let isOver = false;
+  const said = (async () => {
+    for (let n = 0; !isOver; n++) await server.say(id, `Line ${n}`);
+  })();
+  await page.waitForSelector(".turn:has-text('Line 9')");
+  await page.waitForFunction(() => Number(/(\d+) turns/.exec(document.querySelector(".facts").textContent)?.[1]) > 9);
+  isOver = true;
+  await said;
   await quiet(page);
   await server.end();
 });
