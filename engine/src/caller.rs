@@ -225,13 +225,7 @@ impl Tenant {
             None => self.shared().journal.conversation(key).ok().map(|found| redaction_mode(&found)),
         };
         let mode = mode.or_else(|| drafts.iter().find_map(mode_of_settings)).unwrap_or_default();
-        drafts.iter_mut().try_for_each(|draft| redact(draft, mode))?;
-        if let Action::Create { idempotency: Some(asked), .. }
-        | Action::Append { idempotency: Some(asked), .. } = action
-        {
-            mask_name(&mut asked.key, mode);
-        }
-        Ok(())
+        drafts.iter_mut().try_for_each(|draft| redact(draft, mode))
     }
 }
 

@@ -29,6 +29,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::check_name;
 use everturn_core::id::{ConversationId, Key, TurnId};
+use everturn_core::redaction;
 use everturn_core::write::{Action, Idempotency};
 use everturn_store::Committed;
 use std::sync::Arc;
@@ -110,13 +111,34 @@ impl ConversationHandle {
     }
 }
 
+/// Code for "not answered before", of a request that is only looked up.
+pub(crate) const UNANSWERED: &str = "idempotency.unanswered";
+
 /// The key of a request that the caller may send again. Others who choose the same key mean another request.
 pub(crate) fn idempotency(
     caller: &Caller,
     key: Option<String>,
     request: Option<Hash>,
 ) -> Result<Option<Idempotency>, Error> {
-    let (Some(key), Some(request)) = (key, request) else { return Ok(None) };
+    let (Some(mut key), Some(request)) = (key, request) else { return Ok(None) };
     check_name("idempotency key", &key)?;
+    // Not masked as other names are: the mode may be another one when the request is sent again.
+    if redaction::mask(&key, &mut Vec::new()) != key {
+        key = Hash::of(key.as_bytes()).to_string();
+    }
     Ok(Some(Idempotency { key: caller.own_key(&key), request, only_repeat: None }))
+}
+
+/// The action for a request that cannot be prepared: if it was answered before, its answer is repeated.
+pub(crate) fn repeat_or(error: Error, asked: Option<Idempotency>) -> Result<Action, Error> {
+    match (asked, &error) {
+        // The store may have no answer at all.
+        (_, Error::Busy(_) | Error::Corrupt(_) | Error::Internal(_)) | (None, _) => Err(error),
+        (Some(asked), _) => Ok(Action::Append {
+            drafts: Vec::new(),
+            expected_seq: None,
+            prepared_for: None,
+            idempotency: Some(Idempotency { only_repeat: Some(error), ..asked }),
+        }),
+    }
 }

@@ -13,6 +13,7 @@ use crate::journal::{Journal, Observer, Upload};
 use crate::keys::{KeyRing, Keys};
 use crate::listings::Listings;
 use crate::load::{self, Load, Slots};
+use crate::locks::Locks;
 use crate::mirror::Mirror;
 use crate::quota::{QuotaCounts, Quotas};
 use crate::recall::RecallIndex;
@@ -158,6 +159,8 @@ pub(crate) struct Shared {
     pub imports: RunningImports,
     /// Held during a check of the whole store.
     pub checking: Mutex<()>,
+    /// Held while a session is ended.
+    pub ending: Locks,
 }
 
 /// Parts of a store.
@@ -288,6 +291,7 @@ impl Everturn {
             wholes: Slots::new(load::heavy_max()),
             imports: RunningImports::default(),
             checking: Mutex::default(),
+            ending: Locks::default(),
             options,
         });
         let everturn =

@@ -108,6 +108,7 @@ mod journal;
 mod keys;
 mod listings;
 mod load;
+mod locks;
 mod mirror;
 pub mod model;
 mod private;

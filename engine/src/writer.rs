@@ -4,6 +4,7 @@
 
 use crate::journal::{Journal, Upload};
 use everturn_core::Error;
+use everturn_core::chain::Hash;
 use everturn_core::error::code;
 use everturn_core::id::Key;
 use everturn_core::limits::WRITER_QUEUE_MAX;
@@ -455,6 +456,11 @@ fn answer(
             Err(error) => journal.refused(error),
         }
         journal.uploaded(&caller.uploads);
+        if answer.as_ref().is_ok_and(|committed| committed.repeated) {
+            // The turn that they were stored with may have been erased since.
+            let hashes: Vec<Hash> = caller.uploads.iter().map(|(_, sha256)| *sha256).collect();
+            journal.collect(&caller.key.tenant, &hashes);
+        }
     }
     let append_seconds = metrics::histogram!("everturn_append_seconds");
     // All at once at the end: a caller woken by the first result finds the others done as well.

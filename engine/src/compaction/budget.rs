@@ -9,7 +9,8 @@
 
 use super::ConversationCompaction;
 use super::compact::Purpose;
-use crate::conversation::ConversationHandle;
+use crate::conversation::{ConversationHandle, UNANSWERED, repeat_or};
+use crate::locks::Locks;
 use everturn_core::Error;
 use everturn_core::budget::{BudgetAction, BudgetPolicy, BudgetRecovery, Usage};
 use everturn_core::conversation::{Conversation, EventsLeft, Retention};
@@ -25,10 +26,9 @@ use everturn_core::write::{self, Idempotency, Summarized, Write};
 use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use everturn_views::state::{Fold, PinBody, Tool};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -36,29 +36,17 @@ use std::sync::Arc;
 const ROUNDS_MAX: usize = 16;
 /// Rejections for the same reason are recorded at most once in this time.
 const REJECTION_RECORDED_EVERY_US: i64 = 60 * 1_000_000;
-/// Code of a request that was not answered before.
-const UNANSWERED: &str = "idempotency.unanswered";
-/// Number of locks that conversations share.
-const LOCKS: usize = 16;
 
 /// State shared by appends that reach a limit at the same time.
 #[derive(Default)]
 pub struct Budgets {
-    /// Held while room is made; each lock serves several conversations.
-    making_room: [Mutex<()>; LOCKS],
+    /// Held while room is made, so that it is made once.
+    pub making_room: Locks,
     /// Time of the last recorded rejection, by conversation and limit. Entries older than a minute are dropped.
     rejections: Mutex<HashMap<(Key, &'static str), Timestamp>>,
 }
 
 impl Budgets {
-    /// Lock held while room is made in a conversation, so that it is made once.
-    pub fn alone(&self, key: &Key) -> MutexGuard<'_, ()> {
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        let lock = &self.making_room[hasher.finish() as usize % LOCKS];
-        lock.lock()
-    }
-
     /// Whether to record a rejection now; at most one a minute is.
     fn records(&self, key: &Key, limit: &'static str, now: Timestamp) -> bool {
         let mut rejections = self.rejections.lock();
@@ -120,7 +108,7 @@ impl ConversationHandle {
             return Ok(Vec::new());
         }
         let key = self.tenant.key(conversation.id);
-        let _alone = self.shared().compaction.budgets.alone(&key);
+        let _alone = self.shared().compaction.budgets.making_room.of(&key);
         match self.make_room_alone(drafts, incoming, source) {
             // Damaged turns can be neither summarized nor paired, and must not block appends.
             Err(error @ Error::Corrupt(_)) if !policy.rejects() => {
@@ -134,10 +122,7 @@ impl ConversationHandle {
     /// Whether this request was answered before. An error if its key was used for another one.
     fn was_answered(&self, asked: &Idempotency) -> Result<bool, Error> {
         let unanswered = Error::not_found(UNANSWERED, "this request was not answered before");
-        let idempotency = Some(Idempotency { only_repeat: Some(unanswered), ..asked.clone() });
-        let action =
-            write::Action::Append { drafts: Vec::new(), expected_seq: None, prepared_for: None, idempotency };
-        match self.write(Ok(action), |_| Ok(())).wait() {
+        match self.write(repeat_or(unanswered, Some(asked.clone())), |_| Ok(())).wait() {
             Err(error) if error.is(UNANSWERED) => Ok(false),
             answer => answer.map(|()| true),
         }

@@ -292,7 +292,8 @@ fn look_alone(shared: &Arc<Shared>, key: &Key, with_models: bool) -> Option<Time
         }
         {
             // An append that needs room now would do the same work, so it waits; but it must not wait for a model.
-            let _alone = shared.options.summarizers.is_empty().then(|| shared.compaction.budgets.alone(key));
+            let _alone =
+                shared.options.summarizers.is_empty().then(|| shared.compaction.budgets.making_room.of(key));
             conversation.renew_if_edited()?;
             while conversation.compact_if_due(&CompactOptions::default())?.is_some() {}
         }

@@ -1,6 +1,6 @@
 //! Appending turns.
 
-use super::{ConversationHandle, idempotency};
+use super::{ConversationHandle, idempotency, repeat_or};
 use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::writer::{Commit, CommitFuture, PrepareAgain, Prepared, Submitted};
 use everturn_core::Error;
@@ -189,8 +189,9 @@ impl ConversationHandle {
         fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
     ) -> Result<Prepared, Error> {
         let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
+        let idempotency = idempotency(self.tenant.caller(), options.idempotency_key, request?)?;
+        let asked = idempotency.clone();
         let prepared = (|| {
-            let idempotency = idempotency(self.tenant.caller(), options.idempotency_key, request?)?;
             let conversation = conversation?;
             fill(&conversation, &mut ingested)?;
             if room.is_none_or(|room| ingested.drafts.len() > room) {
@@ -201,10 +202,10 @@ impl ConversationHandle {
             let expected_seq = options.expected_seq;
             let mut action = Action::Append { drafts, expected_seq, prepared_for, idempotency };
             self.tenant.prepare(self.key(), Some(&conversation), &mut action)?;
-            Ok(Write { key: self.key().clone(), action })
+            Ok(action)
         })();
-        match prepared {
-            Ok(write) => Ok((write, ingested.uploads)),
+        match prepared.or_else(|error| repeat_or(error, asked)) {
+            Ok(action) => Ok((Write { key: self.key().clone(), action }, ingested.uploads)),
             Err(error) => {
                 self.shared().journal.uploaded(&ingested.uploads);
                 Err(error)

@@ -18,7 +18,7 @@ use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::redaction::{RedactionMode, mask};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnBody};
-use everturn_core::write::{Action, StateBody, SupersededBody, stale_seq};
+use everturn_core::write::{Action, Idempotency, StateBody, SupersededBody, stale_seq};
 use everturn_store::TurnQuery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -214,8 +214,17 @@ impl ConversationHandle {
             let titled = title.as_ref().map(|title| format!(" {title:?}")).unwrap_or_default();
             let request = Hash::of(format!("fork {} {at_seq:?}{titled}", self.id()).as_bytes());
             let idempotency = idempotency(self.tenant.caller(), idempotency_key, Some(request))?;
-            let (at, drafts) = self.fork_drafts(at_seq, title)?;
-            Ok(Action::Create { drafts, parent: Some(at), idempotency })
+            Ok(match self.fork_drafts(at_seq, title) {
+                Ok((at, drafts)) => Action::Create { drafts, parent: Some(at), idempotency },
+                // Deleted since, for example: the fork is there all the same.
+                Err(error) => match idempotency {
+                    None => return Err(error),
+                    Some(asked) => {
+                        let idempotency = Some(Idempotency { only_repeat: Some(error), ..asked });
+                        Action::Create { drafts: Vec::new(), parent: None, idempotency }
+                    }
+                },
+            })
         })();
         self.tenant.begun(new, prepared)
     }

@@ -1,6 +1,6 @@
 //! Custom events, and superseding.
 
-use super::{AppendOptions, Appended, ConversationHandle};
+use super::{AppendOptions, Appended, ConversationHandle, repeat_or};
 use crate::ingest::{DraftKind, Ingested, NewTurn};
 use crate::proof::ConversationLog;
 use crate::writer::Commit;
@@ -34,6 +34,17 @@ impl ConversationLog<'_> {
 impl ConversationHandle {
     /// The request that appends an event of a custom kind.
     pub(crate) fn event_action(
+        &self,
+        kind: &str,
+        actor: Option<String>,
+        body: impl serde::Serialize,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Action, Error> {
+        let asked = idempotency.clone();
+        self.new_event_action(kind, actor, body, idempotency).or_else(|error| repeat_or(error, asked))
+    }
+
+    fn new_event_action(
         &self,
         kind: &str,
         actor: Option<String>,

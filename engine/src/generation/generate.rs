@@ -9,7 +9,7 @@ use super::account::{
 use super::options::{GenerateOptions, Regenerate};
 use crate::caller::mask_name;
 use crate::context::{Context, ContextOptions};
-use crate::conversation::{AppendOptions, ConversationHandle};
+use crate::conversation::{AppendOptions, ConversationHandle, UNANSWERED, idempotency, repeat_or};
 use crate::ingest::{DraftKind, NewTurn};
 use crate::model::runtime::runtime;
 use crate::model::{
@@ -28,10 +28,10 @@ use everturn_core::pairing;
 use everturn_core::policy::OnOverflow;
 use everturn_core::turn::{Role, Status, Tokens, Turn, reason};
 use everturn_core::viewer::{Viewer, common_audience};
-use everturn_core::write::{SupersededBody, absent, not_open};
+use everturn_core::write::{Idempotency, SupersededBody, absent, not_open};
 use everturn_formats::provider::{self, NoMedia};
 use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
-use everturn_store::TurnQuery;
+use everturn_store::{Committed, TurnQuery};
 use everturn_views::context::{BlockSource, ContextBlock};
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::{FutureExt, StreamExt};
@@ -320,10 +320,10 @@ impl Work {
         halted: &mut oneshot::Receiver<Halt>,
     ) -> Result<(Vec<Turn>, Ready), End> {
         let work = self.clone();
-        let input = aside(move || work.append_input()).await.flatten()?;
+        let (input, asked) = aside(move || work.append_input()).await.flatten()?;
         self.approved(halted).await?;
         let work = self.clone();
-        Ok(aside(move || work.prepare(input)).await.flatten()?)
+        Ok(aside(move || work.prepare(input, asked)).await.flatten()?)
     }
 
     /// Waits until no approval is pending: each is resolved, or expires.
@@ -382,7 +382,7 @@ impl Work {
     }
 
     /// Builds the context, records its receipt and opens the turn of the reply.
-    fn prepare(&self, input: Vec<Turn>) -> Result<(Vec<Turn>, Ready), Error> {
+    fn prepare(&self, input: Vec<Turn>, asked: Option<Idempotency>) -> Result<(Vec<Turn>, Ready), Error> {
         if !self.options.whole {
             self.conversation.compact_before_call()?;
         }
@@ -395,13 +395,13 @@ impl Work {
         let recent = recent(reader, before)?;
         let from = input.first().or(recent.first()).map(|turn| turn.place);
         let said = if input.is_empty() { &recent[..recent.len().min(1)] } else { &input[..] };
-        let asked: Vec<Turn> = said.iter().filter(is_private).cloned().collect();
+        let questions: Vec<Turn> = said.iter().filter(is_private).cloned().collect();
         let viewer = self.conversation.tenant.viewer();
         let built = ContextOptions {
             input_from: from,
             before,
             replies_as: self.options.actor.clone().filter(|actor| viewer.is(Some(actor))),
-            asked: asked.iter().map(|turn| turn.id).collect(),
+            asked: questions.iter().map(|turn| turn.id).collect(),
             ..self.options.context.clone()
         };
         let context = self.conversation.contexts().build(&built)?;
@@ -409,7 +409,7 @@ impl Work {
         if self.options.whole {
             context.check_whole()?;
         }
-        let audience = self.audience(&context, &built, asked)?;
+        let audience = self.audience(&context, &built, questions)?;
         let receipt_seq = self.conversation.contexts().record(&context)?.seq;
         let new = NewStream {
             actor: self.options.actor.clone(),
@@ -420,7 +420,11 @@ impl Work {
             metadata: self.metadata(self.begun(receipt_seq))?,
             idempotency_key: None,
         };
-        let turn = self.conversation.open(new).wait()?.id;
+        let opened = self.conversation.open_once(new, asked, |turn, is_repeated| match is_repeated {
+            true => Err(being_answered(turn.id)),
+            false => Ok(turn.id),
+        });
+        let turn = opened.wait()?;
         self.conversation.shared().generations.opened(self.generation, turn);
         let tools_ran = tools_ran(&input, &recent);
         let ready = Ready::new(turn, receipt_seq, built, tools_ran, context);
@@ -487,33 +491,58 @@ impl Work {
         Ok(Some(seeing))
     }
 
-    fn append_input(&self) -> Result<Vec<Turn>, Error> {
+    /// The input as turns, and the attempt at the request.
+    fn append_input(&self) -> Result<(Vec<Turn>, Option<Idempotency>), Error> {
         let GenerateOptions { input, append, .. } = &self.options;
         if input.is_empty() {
+            let attempt = self.attempt()?;
             let head =
                 self.conversation.shared().journal.index.conversation(self.conversation.key())?.head.seq;
             if let Some(expected) = append.expected_seq.filter(|expected| *expected != head) {
                 let text = format!("head is {head}, you expected {expected}; read on and ask again");
                 return Err(Error::conflict(code::STALE_SEQ, text));
             }
-            return Ok(Vec::new());
+            return Ok((Vec::new(), attempt));
         }
         self.check_first()?;
         let appended = self.asking.append_all(input.clone()).with(append.clone()).wait()?;
-        if let (true, Some(last)) = (appended.repeated, appended.turns.last()) {
-            let query = TurnQuery { after: Some(last.seq), limit: LOOK_BACK, ..TurnQuery::default() };
-            let since = self.asking.turns(&query)?;
-            let answers = |turn: &&Turn| turn.role == Role::Assistant && turn.status == Status::Complete;
-            if let Some(answer) = since.iter().find(answers) {
-                let text = format!(
-                    "this input was appended before, under the same idempotency key, and answered by {}; read that turn, \
-                     or generate without input",
-                    answer.id
-                );
-                return Err(Error::conflict("generation.repeated", text));
+        let attempt = match appended.repeated {
+            true => self.attempt()?,
+            false => self.nth_attempt(0)?,
+        };
+        Ok((appended.turns, attempt))
+    }
+
+    /// The next attempt at this request, if it has a key. Refused if an earlier one was answered, or is under way.
+    fn attempt(&self) -> Result<Option<Idempotency>, Error> {
+        for nth in 0.. {
+            let attempt = self.nth_attempt(nth)?;
+            if attempt.is_none() {
+                return Ok(None);
+            }
+            let unanswered = Error::not_found(UNANSWERED, "this attempt was not made before");
+            let begun = |committed: Committed| Ok(committed.events.last().and_then(Turn::begun));
+            let turn = match self.conversation.write(repeat_or(unanswered, attempt.clone()), begun).wait() {
+                Err(error) if error.is(UNANSWERED) => return Ok(attempt),
+                begun => begun?,
+            };
+            let Some(Turn { id, .. }) = turn else { continue };
+            let conversation = &self.conversation;
+            match conversation.shared().journal.index.turn_in(conversation.key(), id)?.status {
+                Status::Complete => return Err(was_answered(id)),
+                Status::Pending => return Err(being_answered(id)),
+                Status::Aborted | Status::Interrupted => {}
             }
         }
-        Ok(appended.turns)
+        Ok(None)
+    }
+
+    /// An attempt at this request, if it has a key: what opens the turn of its reply.
+    fn nth_attempt(&self, nth: u32) -> Result<Option<Idempotency>, Error> {
+        let key = self.options.append.idempotency_key.clone();
+        let asked = idempotency(self.asking.tenant.caller(), key, Some(Hash::of(b"reply")))?;
+        // No key of a client has a line break.
+        Ok(asked.map(|asked| Idempotency { key: format!("{}\nreply {nth}", asked.key), ..asked }))
     }
 
     /// Refuses an input that says nothing where nothing was said before, so that it is not appended.
@@ -962,6 +991,20 @@ fn answer_of(turn: &Turn) -> Option<GenerationId> {
         id: GenerationId,
     }
     turn.metadata.get("generation")?.read::<Told>().map(|told| told.id)
+}
+
+fn was_answered(turn: TurnId) -> Error {
+    let text = format!(
+        "this request was sent before, with the same idempotency key, and answered by {turn}; read that turn"
+    );
+    Error::conflict("generation.repeated", text)
+}
+
+fn being_answered(turn: TurnId) -> Error {
+    let text = format!(
+        "this request was sent before, with the same idempotency key, and is being answered by {turn}; follow that turn"
+    );
+    Error::conflict("generation.running", text)
 }
 
 /// The request whose reply a turn was to become.

@@ -1,7 +1,7 @@
 //! Streamed turns: opened, extended by chunks, ended.
 
 use crate::caller::mask_name;
-use crate::conversation::{AppendOptions, ConversationHandle, idempotency};
+use crate::conversation::{AppendOptions, ConversationHandle, idempotency, repeat_or};
 use crate::ingest::{self, DraftKind, NewTurn};
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -10,7 +10,7 @@ use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::json::{Raw, quote};
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
-use everturn_core::write::{Action, SupersededBody, absent_turn, not_open};
+use everturn_core::write::{Action, Idempotency, SupersededBody, absent_turn, not_open};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -46,18 +46,31 @@ pub struct OpenTurnHandle<'a> {
 
 impl ConversationHandle {
     /// Opens a turn to be streamed in chunks.
-    pub fn open(&self, new: NewStream) -> Commit<Turn> {
+    pub fn open(&self, mut new: NewStream) -> Commit<Turn> {
         let prepared = (|| {
-            let ulid = self.shared().journal.source.ulid()?;
             let request = match new.visibility.is_some() || !new.audience.is_empty() {
                 true => Raw::of(&new)?,
                 false => Raw::of(&json!([new.actor, new.role, new.model, new.metadata]))?,
             };
-            let idempotency = idempotency(
-                self.tenant.caller(),
-                new.idempotency_key,
-                Some(Hash::of(request.get().as_bytes())),
-            )?;
+            let (key, request) = (new.idempotency_key.take(), Hash::of(request.get().as_bytes()));
+            idempotency(self.tenant.caller(), key, Some(request))
+        })();
+        match prepared {
+            Ok(asked) => self.open_once(new, asked, |turn, _| Ok(turn)),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// The same for a request that is known already. `read` gets the turn, and whether it was opened before.
+    pub(crate) fn open_once<T: 'static>(
+        &self,
+        new: NewStream,
+        asked: Option<Idempotency>,
+        read: impl FnOnce(Turn, bool) -> Result<T, Error> + Send + 'static,
+    ) -> Commit<T> {
+        let idempotency = asked.clone();
+        let prepared = (|| {
+            let ulid = self.shared().journal.source.ulid()?;
             let conversation = self.shared().journal.conversation(self.key())?;
             let role = new.role.unwrap_or(Role::Assistant);
             let visibility = ingest::visibility(new.visibility, &new.audience, Visibility::Public)?;
@@ -88,8 +101,9 @@ impl ConversationHandle {
             drafts.push(draft);
             Ok(Action::Append { drafts, expected_seq: None, prepared_for: None, idempotency })
         })();
-        self.write(prepared, |committed| {
-            committed.events.last().and_then(Turn::begun).ok_or_else(crate::writer::closed)
+        self.write(prepared.or_else(|error| repeat_or(error, asked)), |committed| {
+            let turn = committed.events.last().and_then(Turn::begun).ok_or_else(crate::writer::closed)?;
+            read(turn, committed.repeated)
         })
     }
 }

@@ -120,6 +120,8 @@ impl ConversationSession<'_> {
     ) -> Result<SessionSummary, Error> {
         let request = Hash::of(Raw::of(extra)?.get().as_bytes());
         let once = idempotency(self.0.tenant.caller(), idempotency_key, Some(request))?;
+        // Of several calls at once, each but the first repeats it.
+        let _alone = self.0.shared().ending.of(self.0.key());
         let is_closed = self.0.get()?.state == Lifecycle::Closed;
         let ended = Error::conflict("session.ended", "the session was ended; start another one");
         let once = match once {

@@ -582,6 +582,43 @@ fn a_repeated_request_says_nothing_twice() {
     assert_eq!(server.seen()[1].body.matches("once").count(), 1);
 }
 
+/// Regression: only a request with input was known again, by the next answer in the sixteen turns after it, whoever's that was.
+#[test]
+fn a_repeated_request_is_known_by_its_own_reply() {
+    let keyed = |key: &str, options: GenerateOptions| GenerateOptions {
+        append: AppendOptions { idempotency_key: Some(key.into()), ..AppendOptions::default() },
+        ..options
+    };
+    let nothing = GenerateOptions::default;
+    let server = ScriptedServer::start(vec![
+        vec![says("first")],
+        vec![says("anew")],
+        vec![Act::Send(whole(400, "", "{}"))],
+        vec![says("second")],
+        vec![says("third")],
+        vec![Act::Hang],
+    ]);
+    let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
+    scope.say(id, NewTurn::user("Well?"));
+    let first = generate(&scope, id, keyed("empty", nothing())).unwrap().turns[0].id.to_string();
+    refused(generate(&scope, id, keyed("empty", nothing())), "generation.repeated", &first);
+    let anew_keyed = || keyed("anew", anew(Regenerate::Last));
+    let replaced = generate(&scope, id, anew_keyed()).unwrap().turns[0].id.to_string();
+    refused(generate(&scope, id, anew_keyed()), "generation.repeated", &replaced);
+    // The answer to another request is none to this one, which failed.
+    refused(generate(&scope, id, keyed("failed", input("Q1"))), "model.refused", "");
+    generate(&scope, id, keyed("other", input("Q2"))).unwrap();
+    let third = generate(&scope, id, keyed("failed", input("Q1"))).unwrap().turns[0].id.to_string();
+    // However much was said since.
+    (0..40).for_each(|n| drop(scope.say(id, NewTurn::user(&format!("meanwhile {n}")))));
+    refused(generate(&scope, id, keyed("failed", input("Q1"))), "generation.repeated", &third);
+    // Beside others, it is known as well.
+    let parallel = || GenerateOptions { parallel: true, ..keyed("slow", input("Q3")) };
+    let running = begin(&scope, id, parallel()).unwrap();
+    refused(begin(&scope, id, parallel()), "generation.running", &running.turn.to_string());
+    assert_eq!(server.seen().len(), 6);
+}
+
 /// A model that says the same each time.
 struct Says(&'static str, String);
 

@@ -2,7 +2,7 @@
 
 use crate::stage::{Short, Stage, files, memory, refused};
 use base64::Engine;
-use everturn::{NewStream, NewTurn, Role, Tenant};
+use everturn::{AppendOptions, NewStream, NewTurn, Role, Tenant};
 use everturn_core::asset;
 use everturn_core::chain::Hash;
 use everturn_core::id::ConversationId;
@@ -41,6 +41,24 @@ fn restored(scope: &Tenant, turn: &Turn) -> String {
         scope.assets().bytes(assets.iter().find(|asset| asset.id == id)?).ok()
     })
     .unwrap()
+}
+
+/// Regression: the bytes were stored before the request was known to be a repeat, and stayed.
+#[test]
+fn a_repeat_brings_no_erased_bytes_back() {
+    let stage = Stage::new();
+    let scope = stage.open().tenant("acme").unwrap();
+    let chat = scope.conversation(scope.begin());
+    let show = || {
+        let options = AppendOptions { idempotency_key: Some("k".into()), ..AppendOptions::default() };
+        chat.append(NewTurn::message(message(&payload("pixels")))).with(options).wait().unwrap()
+    };
+    let shown = show();
+    assert!(show().repeated);
+    assert_eq!(asset_files(&stage).len(), 1);
+    chat.erase(shown.turns[0].id, None, "on request").wait().unwrap();
+    assert!(show().repeated);
+    assert_eq!(asset_files(&stage), [] as [PathBuf; 0]);
 }
 
 #[test]

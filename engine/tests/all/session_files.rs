@@ -336,3 +336,22 @@ fn whatever_is_sent_again_under_its_key_happens_once() {
         assert_eq!(kinds, expected);
     });
 }
+
+/// Regression: each of several calls at once wrote the results of calls without one, and some were refused.
+#[test]
+fn a_session_that_is_ended_several_times_at_once_ends_once() {
+    on_both(|tenant| {
+        let chat = tenant.start_session(|id, now| NewSession::about("img_1", id, now), None).unwrap();
+        let call = json!({"tool": "crop", "parameters": {}});
+        chat.session().log("agent_tool_call".into(), None, fields(call), None).unwrap();
+        let end = || chat.session().end(&fields(json!({"kept": 1})), Some("end".into())).unwrap();
+        let ends: Vec<_> = std::thread::scope(|threads| {
+            let running: Vec<_> = (0..8).map(|_| threads.spawn(end)).collect();
+            running.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(ends.iter().all(|summary| *summary == ends[0]), "{ends:?}");
+        let results = lines(&exported(tenant, chat.id()));
+        let results = results.iter().filter(|line| line["type"] == "tool_result");
+        assert_eq!(results.count(), 1);
+    });
+}
