@@ -83,6 +83,8 @@
 //! # Not here
 //!
 //! The library opens no port, reads no arguments and formats nothing for people: the `everturn` program does.
+//!
+//! How to build and change it: `CONTRIBUTING.md` in the root of the repository. What it keeps out: `SECURITY.md` there.
 
 // Reading order: `everturn` opens a store, `tenant` and `conversation` are its handles, `ingest` turns input into drafts of events, `journal`
 // and `writer` commit them, and tell each `Observer`. Each feature has a folder: `context`, `streaming`, `compaction`, `recall`, `facts`,
