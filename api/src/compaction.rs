@@ -3,9 +3,9 @@
 use crate::conversations::version;
 use crate::decode::split;
 use crate::{About, ConversationName, Method, Noun, Operation, Requester};
-use everturn::{CompactOptions, Compacted, Summary};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
+use everturn_engine::{CompactOptions, Compacted, Summary};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -2,10 +2,10 @@
 
 use crate::decode::{messages, messages_schema, split};
 use crate::{About, ConversationName, Method, Noun, Operation, Requester};
-use everturn::script::options;
-use everturn::{Context, ContextOptions, Digest, RecallRequest};
 use everturn_core::Error;
 use everturn_core::json::Raw;
+use everturn_engine::script::options;
+use everturn_engine::{Context, ContextOptions, Digest, RecallRequest};
 use everturn_formats::provider::Provider;
 use everturn_views::context::Sections;
 use schemars::{JsonSchema, Schema};

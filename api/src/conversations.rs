@@ -2,7 +2,6 @@
 
 use crate::decode::present;
 use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
-use everturn::{Change, ForkOptions, HistoryEntry, HistoryQuery, ListQuery, NewConversation, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{
     Conversation, Lifecycle, Retention, Settings, SystemPrompt, Tombstone, fork_title,
@@ -13,6 +12,7 @@ use everturn_core::message::{self, MessagePart};
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
+use everturn_engine::{Change, ForkOptions, HistoryEntry, HistoryQuery, ListQuery, NewConversation, Tenant};
 use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

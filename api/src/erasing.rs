@@ -1,11 +1,11 @@
 //! Erasing content. Envelopes and hashes stay, so that the chain still verifies.
 
 use crate::{About, ConversationName, Method, Noun, Operation, Requester};
-use everturn::ErasedActor;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::TurnId;
 use everturn_core::turn::Turn;
+use everturn_engine::ErasedActor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -1,10 +1,10 @@
 //! The log itself, in pages. A server also streams it live.
 
 use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
-use everturn::{ConversationChange, Order, Tenant, TenantChanges, Timestamp};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::json::Raw;
+use everturn_engine::{ConversationChange, Order, Tenant, TenantChanges, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -2,10 +2,10 @@
 
 use crate::decode::split;
 use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester};
-use everturn::{ConversationHandle, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
 use everturn_core::id::FactId;
+use everturn_engine::{ConversationHandle, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

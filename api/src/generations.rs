@@ -4,13 +4,13 @@ use crate::context::ContextRequest;
 use crate::decode::{messages, messages_schema};
 use crate::turns::{TurnInput, new_turns};
 use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
-use everturn::{
-    AppendOptions, GenerateOptions, Generated, Generating, GenerationProgress, GenerationStatus, Regenerate,
-};
 use everturn_core::Error;
 use everturn_core::id::GenerationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
+use everturn_engine::{
+    AppendOptions, GenerateOptions, Generated, Generating, GenerationProgress, GenerationStatus, Regenerate,
+};
 use everturn_formats::wire::{Finish, ModelReply};
 use futures_util::StreamExt;
 use schemars::JsonSchema;

@@ -1,11 +1,11 @@
 //! Access keys of the caller's own tenant.
 
 use crate::{About, Method, Noun, Operation, Page, Requester, Work};
-use everturn::NewKey;
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::id::{KeyId, TenantName};
 use everturn_core::time::Timestamp;
+use everturn_engine::NewKey;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -20,8 +20,8 @@ impl<T> Page<T> {
     }
 }
 
-impl<T, C: ToString> From<everturn::Page<T, C>> for Page<T> {
-    fn from(page: everturn::Page<T, C>) -> Page<T> {
+impl<T, C: ToString> From<everturn_engine::Page<T, C>> for Page<T> {
+    fn from(page: everturn_engine::Page<T, C>) -> Page<T> {
         Page { data: page.data, next: page.next.map(|next| next.to_string()) }
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::decode::split;
 use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
-use everturn::ConversationHandle;
-use everturn::script::options;
 use everturn_core::Error;
 use everturn_core::json::Raw;
+use everturn_engine::ConversationHandle;
+use everturn_engine::script::options;
 use everturn_formats::transcript;
 use everturn_views::projection;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

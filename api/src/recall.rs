@@ -2,8 +2,8 @@
 
 use crate::decode::split;
 use crate::{About, ConversationName, Method, Noun, Operation, Requester};
-use everturn::{RecallOptions, Recalled};
 use everturn_core::Error;
+use everturn_engine::{RecallOptions, Recalled};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;

@@ -1,10 +1,10 @@
 //! The caller of an operation.
 
-use everturn::{Commit, ConversationHandle, Tenant};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::ConversationId;
+use everturn_engine::{Commit, ConversationHandle, Tenant};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;

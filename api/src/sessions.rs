@@ -1,10 +1,10 @@
 //! Sessions: a conversation that is logged entry by entry, and exported as a session file.
 
 use crate::{About, ConversationName, Method, Noun, Operation, Requester};
-use everturn::Logged;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::time::Timestamp;
+use everturn_engine::Logged;
 use everturn_formats::session::{NewSession, SessionFields, SessionSummary};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ impl Operation for StartSession {
     .once();
 
     async fn run(self, requester: &Requester) -> Result<Conversation, Error> {
-        let start = move |tenant: &everturn::Tenant| {
+        let start = move |tenant: &everturn_engine::Tenant| {
             let header = |id: String, now: Timestamp| NewSession {
                 subject_key: self.subject_key.clone().unwrap_or_else(|| "subject".into()),
                 agent_provider: self.agent_provider.clone(),
@@ -114,7 +114,7 @@ impl Operation for LogSession {
     .once();
 
     async fn run(self, requester: &Requester) -> Result<Logged, Error> {
-        let log = move |tenant: &everturn::Tenant| {
+        let log = move |tenant: &everturn_engine::Tenant| {
             let chat = self.conversation.find(tenant)?;
             chat.session().log(self.r#type, self.timestamp, self.fields, self.idempotency_key)
         };
@@ -151,7 +151,7 @@ impl Operation for EndSession {
     .once();
 
     async fn run(self, requester: &Requester) -> Result<SessionSummary, Error> {
-        let end = move |tenant: &everturn::Tenant| {
+        let end = move |tenant: &everturn_engine::Tenant| {
             self.conversation.find(tenant)?.session().end(&self.fields, self.idempotency_key)
         };
         requester.blocking(end).await

@@ -1,13 +1,13 @@
 //! State of a conversation: checkpoint, pins, pending items.
 
 use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
-use everturn::{ApprovalOutcome, Tenant};
 use everturn_core::Error;
 use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::event::Event;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
+use everturn_engine::{ApprovalOutcome, Tenant};
 use everturn_views::state::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

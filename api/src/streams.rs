@@ -3,10 +3,10 @@
 use crate::decode::split;
 use crate::turns::TurnInput;
 use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
-use everturn::{NewStream, Tenant};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
 use everturn_core::turn::Turn;
+use everturn_engine::{NewStream, Tenant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

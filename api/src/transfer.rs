@@ -2,10 +2,10 @@
 //! or the answer.
 
 use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
-use everturn::{Doctor, Format, ImportOptions, Imported};
 use everturn_core::Error;
 use everturn_core::chain::{ChainReport, Hash, Head};
 use everturn_core::id::ConversationId;
+use everturn_engine::{Doctor, Format, ImportOptions, Imported};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -2,7 +2,6 @@
 
 use crate::decode::{present, split};
 use crate::{About, ConversationName, Method, Noun, Operation, Page, Requester, Work};
-use everturn::{AppendOptions, Appended, ConversationHandle, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
@@ -10,6 +9,9 @@ use everturn_core::json::Raw;
 use everturn_core::message::{self, MessagePart};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, Turn};
+use everturn_engine::{
+    AppendOptions, Appended, ConversationHandle, HistoryEntry, HistoryQuery, NewTurn, Tenant,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@
 
 use crate::conversations::preview;
 use crate::{About, ConversationName, Method, Noun, Operation, Requester, Work};
-use everturn::{Quota, TokenUsage};
 use everturn_core::Error;
+use everturn_engine::{Quota, TokenUsage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -5,8 +5,8 @@ use crate::figures::{Samples, rate, time};
 use crate::place::{self, Scratch};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{NewTurn, Tenant};
 use everturn_core::id::ConversationId;
+use everturn_engine::{NewTurn, Tenant};
 use futures_util::future::try_join_all;
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -231,7 +231,7 @@ pub fn as_tasks(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Durat
             scope.conversation(*id).append(NewTurn::user(text)).await?;
             count += 1;
         }
-        Ok::<i32, everturn::Error>(count)
+        Ok::<i32, everturn_engine::Error>(count)
     });
     let counts = futures_executor::block_on(try_join_all(writers))?;
     Ok(f64::from(counts.iter().sum::<i32>()) / started.elapsed().as_secs_f64())

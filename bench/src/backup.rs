@@ -5,7 +5,7 @@ use crate::figures::{Samples, bytes, count, time};
 use crate::place::Scratch;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{Everturn, Options};
+use everturn_engine::{Everturn, Options};
 use std::fs::{self, File};
 use std::time::Instant;
 

@@ -4,8 +4,8 @@ use crate::corpus::{self, Filled};
 use crate::figures::{Samples, count, time};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{HistoryEntry, HistoryQuery, Order};
 use everturn_core::id::TurnId;
+use everturn_engine::{HistoryEntry, HistoryQuery, Order};
 use std::time::Instant;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {

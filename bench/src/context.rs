@@ -5,7 +5,7 @@ use crate::corpus::{self, Filled};
 use crate::figures::{Samples, count, time};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::ContextOptions;
+use everturn_engine::ContextOptions;
 use std::hint::black_box;
 use std::time::Instant;
 

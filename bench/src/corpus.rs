@@ -1,12 +1,12 @@
 //! Content of the stores: words in sentences, the same in every run.
 
 use crate::Result;
-use everturn::{Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::{BATCH_EVENTS_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::turn::Role;
+use everturn_engine::{Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::path::Path;

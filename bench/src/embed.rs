@@ -5,7 +5,7 @@ use crate::figures::Samples;
 use crate::processor;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::model::{BuiltinEmbedder, EmbedAtOnce};
+use everturn_engine::model::{BuiltinEmbedder, EmbedAtOnce};
 use std::hint::black_box;
 
 /// Minimum rate of one core.

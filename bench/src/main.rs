@@ -193,6 +193,8 @@ const QUICK: Scale = Scale { long: 50_000, short: 1_000, sized: 4_000, rounds: 5
 static ALLOCATOR: allocations::Counting = allocations::Counting(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
+    #[cfg(feature = "bert")]
+    everturn_bert::install();
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -228,7 +230,7 @@ fn run(args: &Args) -> Result<()> {
         done(&args.what, &mut rows, two_years::run(&place, args.quick, longhand)?);
     }
     if let What::RecallQuality { embedder, rerank, store, public } = &args.what {
-        let open = |name: &String| name.parse::<everturn::model::Embedder>()?.open_with(2);
+        let open = |name: &String| name.parse::<everturn_engine::model::Embedder>()?.open_with(2);
         let (embedder, reranker) = (open(embedder)?, rerank.as_ref().map(open).transpose()?);
         done(&args.what, &mut rows, quality::run(&embedder, reranker.as_ref(), public, store)?);
     }

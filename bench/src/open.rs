@@ -4,7 +4,7 @@ use crate::corpus::{self, Filled};
 use crate::figures::{Samples, count, time};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{HistoryQuery, Order};
+use everturn_engine::{HistoryQuery, Order};
 use std::time::Instant;
 
 /// The limit in spec 7, in seconds.

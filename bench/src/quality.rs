@@ -27,11 +27,11 @@ mod said;
 
 use crate::Result;
 use crate::report::Row;
-use everturn::model::Embed;
-use everturn::{Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
+use everturn_engine::model::Embed;
+use everturn_engine::{Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use said::{
     BANS, CHOICES, FAULTS, NOUNS, PARAPHRASES, PROJECTS, PURPOSES, REASONS, SETTINGS, SMALL_TALK, VERBS,
 };

@@ -4,8 +4,8 @@ use crate::corpus::{self, Filled, Words};
 use crate::figures::{Samples, count, time};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{HistoryQuery, Order, Tenant};
 use everturn_core::id::ConversationId;
+use everturn_engine::{HistoryQuery, Order, Tenant};
 use std::hint::black_box;
 use std::time::Instant;
 

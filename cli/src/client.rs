@@ -9,9 +9,6 @@ pub use owner::{LocalStore, McpStore, Owner, WritableStore};
 pub use remote::Remote;
 
 use crate::output::Failure;
-use everturn::{
-    Behind, Doctor, Format, HistoryEntry, HistoryQuery, ImportOptions, Imported, Order, Recalled, Update,
-};
 use everturn_api::Operation;
 use everturn_api::conversations::ResolveConversation;
 use everturn_api::recall::Recall;
@@ -19,6 +16,9 @@ use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::id::{ConversationId, TurnId};
+use everturn_engine::{
+    Behind, Doctor, Format, HistoryEntry, HistoryQuery, ImportOptions, Imported, Order, Recalled, Update,
+};
 use std::io::{BufRead, Write};
 
 /// Opens a file at its beginning; `None` if it can be read only once and has been read.

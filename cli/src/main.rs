@@ -16,7 +16,7 @@ mod show;
 mod verbs;
 
 use args::{Args, Verb};
-use everturn::script::Metered;
+use everturn_engine::script::Metered;
 use output::Failure;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -27,6 +27,8 @@ static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     outlive_size_limits();
+    #[cfg(feature = "bert")]
+    everturn_bert::install();
     complete::answer();
     let matches = Args::whole().try_get_matches().unwrap_or_else(|error| Args::as_typed(error).exit());
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());

@@ -5,10 +5,10 @@ use crate::client::Client;
 use crate::open;
 use crate::output::Failure;
 use clap::parser::ValueSource;
-use everturn::Options;
-use everturn::model::Protocol;
 use everturn_core::Error;
 use everturn_core::error::code;
+use everturn_engine::Options;
+use everturn_engine::model::Protocol;
 use everturn_server::socket::RequestedModel;
 
 /// The tenant's client, in which the model named on the command line is the default; the options are for a local store. A

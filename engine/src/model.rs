@@ -1,10 +1,11 @@
 //! Models: requests to them, and the clients that send them.
 //!
 //! The engine uses models through the traits [`LanguageModel`], [`Summarizer`] and [`Embed`], which a program may implement.
-//! [`HttpModel`] and [`HttpEmbedder`] use a server, [`ModelSummarizer`] uses a [`LanguageModel`], and [`BuiltinEmbedder`] (with
-//! the feature `bert` also `FolderEmbedder`) runs in this process.
+//! [`HttpModel`] and [`HttpEmbedder`] use a server, [`ModelSummarizer`] uses a [`LanguageModel`], and [`BuiltinEmbedder`] runs in
+//! this process, as do the models in folders of the package `everturn-bert` ([`FolderEmbedders`]).
 //!
 //! ```no_run
+//! # use everturn_engine as everturn;
 //! use everturn::Raw;
 //! use everturn::model::{Endpoint, HttpModel, LanguageModel, Protocol, ModelRequest};
 //!
@@ -22,24 +23,19 @@ mod builtin;
 mod choice;
 mod embedder;
 mod endpoint;
-#[cfg(feature = "bert")]
-mod folder;
 mod http;
-#[cfg(feature = "bert")]
-mod local;
 mod retry;
 pub(crate) mod runtime;
 mod server;
 
+pub use crate::load::{heavy_max as recalls_at_once_max, lower_priority};
 pub use builtin::BuiltinEmbedder;
 pub(crate) use builtin::Closeness;
-pub use choice::Embedder;
+pub use choice::{Embedder, FolderEmbedders};
 pub use embedder::{Embedding, HttpEmbedder};
 pub use endpoint::{Endpoint, Limits, Secret};
 pub use everturn_formats::provider::Provider;
 pub use everturn_formats::wire::{Delta, Finish, ModelReply, ModelRequest, Protocol, ReplyTokens, ToolCall};
-#[cfg(feature = "bert")]
-pub use folder::FolderEmbedder;
 pub use http::HttpModel;
 
 use everturn_core::Error;

@@ -27,9 +27,9 @@ use axum::http::{Extensions, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cache::Cache;
-use everturn::{KEY_PREFIX, Tenant};
 use everturn_api::{Requester, Threads};
 use everturn_core::Error;
+use everturn_engine::{KEY_PREFIX, Tenant};
 use jwt::Verifier;
 pub use lease::{Credential, Lease};
 use limits::{Limiters, RunningRequest};
@@ -189,7 +189,7 @@ impl Access {
                 let tenant = app.store.tenant(&found.tenant).map_err(|_| {
                     Problem::unauthorized("the token names a tenant that cannot exist; ask its issuer")
                 })?;
-                let holder = everturn::Caller::holding(found.who.as_str(), found.role, &found.actors);
+                let holder = everturn_engine::Caller::holding(found.who.as_str(), found.role, &found.actors);
                 let tenant = tenant.called_by(holder);
                 if app.store.keys().time_left(found.expires).is_zero() {
                     return Err(Problem::unauthorized("the token is refused: it has expired; get a new one"));

@@ -26,10 +26,10 @@ pub use http::routes;
 pub use stdio::{SharedStore, Stdio, ToolDispatch, stdio};
 pub use tools::{Toolsets, read as read_tool, run as run_tool};
 
-use everturn::Tenant;
 use everturn_api::hints::in_tools;
 use everturn_core::Error;
 use everturn_core::id::TenantName;
+use everturn_engine::Tenant;
 use parking_lot::Mutex;
 use record::Recorder;
 use rmcp::ErrorData;

@@ -1,4 +1,4 @@
-//! The page at `/`: the files under `web/`, compiled into the binary.
+//! The page at `/`: the files under `server/web/`, compiled into the binary.
 //!
 //! The page has no privileges: its script calls the public API with the key that the user typed in. The files are therefore served
 //! without authentication and contain no data. The Content-Security-Policy allows no other origin and no script from content.
@@ -26,7 +26,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 struct File {
     path: &'static str,
-    /// Its name in `web/`.
+    /// Its name in `server/web/`.
     name: &'static str,
     media_type: &'static str,
     bytes: &'static [u8],
@@ -38,7 +38,7 @@ macro_rules! files {
             path: $path,
             name: $name,
             media_type: $media_type,
-            bytes: include_bytes!(concat!("../../web/", $name)),
+            bytes: include_bytes!(concat!("../web/", $name)),
         }),+]
     };
 }

@@ -4,10 +4,10 @@ use crate::app::App;
 use crate::serve::{BLOCKING_PATIENCE, Server, serve};
 use crate::settings::Settings;
 use crate::socket;
-use everturn::model::Embedder;
-use everturn::{Everturn, Options};
 use everturn_core::Error;
 use everturn_core::error::code;
+use everturn_engine::model::Embedder;
+use everturn_engine::{Everturn, Options};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -75,7 +75,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&StartedServer
             end_within(time);
         };
         let server = Server::bind(app).await?;
-        let file = everturn::store_file(store)?;
+        let file = everturn_engine::store_file(store)?;
         let page = Some(page_url(server.address, tls));
         let sharing =
             file.and_then(|file| socket::share(server.app.clone(), &file, page, socket::Tenure::Lasting));
@@ -92,7 +92,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&StartedServer
 /// Opens the store. A command that has its file open for writing ends by itself, and is waited for, like any owner without
 /// a socket. An owner that serves the store until it is stopped is an error at once.
 async fn open(store: &str, options: Options) -> Result<Everturn, Error> {
-    let (file, until) = (everturn::store_file(store)?, Instant::now() + OWNER_PATIENCE);
+    let (file, until) = (everturn_engine::store_file(store)?, Instant::now() + OWNER_PATIENCE);
     let mut has_told = false;
     loop {
         let owned = match Everturn::open_with(store, options.clone()) {

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use everturn::Position;
+use everturn_engine::Position;
 use futures_core::Stream;
 use futures_util::{StreamExt, TryStreamExt};
 use serde::Serialize;

@@ -2,13 +2,13 @@
 
 use super::Updates;
 use super::owner::OwnerSocket;
-use everturn::model::wait;
-use everturn::{Behind, Everturn, RecallOptions, Recalled, Subscription, Tenant, Update};
 use everturn_api::recall::Recall;
 use everturn_api::{Operation, Requester};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
+use everturn_engine::model::wait;
+use everturn_engine::{Behind, Everturn, RecallOptions, Recalled, Subscription, Tenant, Update};
 use everturn_server::socket::RequestedModel;
 use everturn_views::recall::RecallMode;
 use std::sync::Arc;

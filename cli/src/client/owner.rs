@@ -2,7 +2,6 @@
 //! ends, another one owns the store, possibly this one.
 
 use super::{Client, Local, OpenFile, Remote};
-use everturn::{Everturn, ImportOptions, Imported, Options, SystemWorld, Tenant, World, store_file};
 use everturn_api::decode::RawRequest;
 use everturn_api::{About, Operation, Row};
 use everturn_core::Error;
@@ -11,6 +10,7 @@ use everturn_core::asset::Asset;
 use everturn_core::error::code;
 use everturn_core::id::ConversationId;
 use everturn_core::json::quote;
+use everturn_engine::{Everturn, ImportOptions, Imported, Options, SystemWorld, Tenant, World, store_file};
 use everturn_server::socket::{self, RequestedModel, ServedSocket, Tenure};
 use everturn_server::{App, Config, SharedStore, ToolDispatch};
 use parking_lot::Mutex;

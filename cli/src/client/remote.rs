@@ -6,13 +6,13 @@ mod transfer;
 
 use super::Updates;
 use crate::output::Failure;
-use everturn::{Format, ImportOptions, Imported, Recalled, Swept};
 use everturn_api::encode::EncodedRequest;
 use everturn_api::recall::Recall;
 use everturn_api::{About, Method, Operation};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::id::ConversationId;
+use everturn_engine::{Format, ImportOptions, Imported, Recalled, Swept};
 use everturn_server::socket::{RequestWithModel, RequestedModel};
 use follow::RemoteUpdates;
 use http::Server;

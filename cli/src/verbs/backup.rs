@@ -4,9 +4,9 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::Options;
-use everturn::backup::{BackedUp, FolderOptions, archives_of, contents};
 use everturn_core::Error;
+use everturn_engine::Options;
+use everturn_engine::backup::{BackedUp, FolderOptions, archives_of, contents};
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 

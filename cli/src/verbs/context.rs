@@ -4,11 +4,11 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{Digest, Options, RecallRequest};
 use everturn_api::context::{BuildContext, ContextRequest, RecordContext, ReplayContext};
 use everturn_api::conversations::GetConversation;
 use everturn_core::Error;
 use everturn_core::json::Raw;
+use everturn_engine::{Digest, Options, RecallRequest};
 use everturn_views::context::Section;
 use serde_json::{Value, json};
 
@@ -148,7 +148,7 @@ fn request(verb: &Context) -> Result<ContextRequest, Error> {
 }
 
 /// The prompt as it would be sent: a line of JSON for each part.
-fn prompt(context: &everturn::Context) -> Result<(), Failure> {
+fn prompt(context: &everturn_engine::Context) -> Result<(), Failure> {
     if let Some(system) = &context.system {
         output::text(format!("{{\"system\":{}}}", system.get()))?;
     }
@@ -156,7 +156,7 @@ fn prompt(context: &everturn::Context) -> Result<(), Failure> {
 }
 
 /// Sections with their tokens, and what did not fit, of a conversation with so many turns.
-fn table(context: &everturn::Context, all: u64) -> String {
+fn table(context: &everturn_engine::Context, all: u64) -> String {
     let tokens = &context.tokens;
     let mut lines = vec![format!("{:<10} {:>8} {:>6}", "section", "tokens", "parts")];
     for section in Section::ALL {

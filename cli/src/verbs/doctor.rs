@@ -4,8 +4,8 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{Finding, Options};
 use everturn_core::Error;
+use everturn_engine::{Finding, Options};
 
 #[derive(ClapArgs)]
 #[command(

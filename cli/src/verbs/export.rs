@@ -93,18 +93,18 @@ impl Export {
     }
 }
 
-impl From<Format> for everturn::Format {
-    fn from(format: Format) -> everturn::Format {
+impl From<Format> for everturn_engine::Format {
+    fn from(format: Format) -> everturn_engine::Format {
         match format {
-            Format::Jsonl => everturn::Format::Jsonl,
-            Format::Session => everturn::Format::Session,
-            Format::Transcript => everturn::Format::Transcript,
-            Format::OpenaiChat => everturn::Format::OpenaiChat,
-            Format::OpenaiResponses => everturn::Format::OpenaiResponses,
-            Format::Anthropic => everturn::Format::Anthropic,
-            Format::Gemini => everturn::Format::Gemini,
-            Format::Markdown => everturn::Format::Markdown,
-            Format::Html => everturn::Format::Html,
+            Format::Jsonl => everturn_engine::Format::Jsonl,
+            Format::Session => everturn_engine::Format::Session,
+            Format::Transcript => everturn_engine::Format::Transcript,
+            Format::OpenaiChat => everturn_engine::Format::OpenaiChat,
+            Format::OpenaiResponses => everturn_engine::Format::OpenaiResponses,
+            Format::Anthropic => everturn_engine::Format::Anthropic,
+            Format::Gemini => everturn_engine::Format::Gemini,
+            Format::Markdown => everturn_engine::Format::Markdown,
+            Format::Html => everturn_engine::Format::Html,
         }
     }
 }
@@ -191,7 +191,7 @@ fn file_name(conversation: &Conversation, verb: &Export, format: Format) -> Stri
         title.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
     let title: String = words.join("-").chars().take(NAME_CHARS).collect();
     let title = if title.is_empty() { title } else { format!("{}_", title.trim_end_matches('-')) };
-    format!("{day}_{title}{}.{}", conversation.id, everturn::Format::from(format).extension())
+    format!("{day}_{title}{}.{}", conversation.id, everturn_engine::Format::from(format).extension())
 }
 
 fn write(

@@ -4,10 +4,10 @@ use crate::args::{Args, Model};
 use crate::output::{self, Failure};
 use crate::{model, open, show};
 use clap::{Args as ClapArgs, Subcommand};
-use everturn::{Correction, ExtractOptions, Extraction, FactQuery, NewFact, Options};
 use everturn_api::facts::{AddFact, CorrectFact, ExtractFacts, ListFacts, RetractFact};
 use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, FactId};
+use everturn_engine::{Correction, ExtractOptions, Extraction, FactQuery, NewFact, Options};
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \

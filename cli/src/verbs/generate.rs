@@ -5,13 +5,13 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{model, open, show};
 use clap::Args as ClapArgs;
-use everturn::{Options, Regenerate};
 use everturn_api::generations as api;
 use everturn_api::state::GetState;
 use everturn_api::turns::TurnInput;
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
+use everturn_engine::{Options, Regenerate};
 use std::collections::BTreeMap;
 
 #[derive(ClapArgs)]

@@ -4,11 +4,11 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{dates, open, show};
 use clap::Args as ClapArgs;
-use everturn::DayUsage;
 use everturn_api::conversations::GetConversation;
 use everturn_api::usage::GetTokenUsage;
 use everturn_core::conversation::{Conversation, Retention};
 use everturn_core::json::Raw;
+use everturn_engine::DayUsage;
 use everturn_formats::render::thousands;
 use serde_json::Value;
 

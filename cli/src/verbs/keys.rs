@@ -4,11 +4,11 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{dates, open, show};
 use clap::{Args as ClapArgs, Subcommand};
-use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::id::KeyId;
+use everturn_engine::KEY_PREFIX;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \

@@ -6,7 +6,7 @@ use crate::client::{Client, Remote};
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
-use everturn::store_file;
+use everturn_engine::store_file;
 use everturn_server::socket;
 
 /// Default address of a server.

@@ -7,13 +7,13 @@ use crate::output::Failure;
 use crate::relay::{self, NextLine, PassedLine, PassedLines};
 use crate::verbs::session::uuid;
 use clap::Args as ClapArgs;
-use everturn::{SystemWorld, World};
 use everturn_api::sessions::{EndSession, LogSession, StartSession};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::redaction::without_secrets;
 use everturn_core::time::Timestamp;
+use everturn_engine::{SystemWorld, World};
 use everturn_formats::session::{
     CALL, Dispatches, Entry, NewSession, Sender, Session, SessionFields, SessionOptions, Sink, ToolResult,
 };

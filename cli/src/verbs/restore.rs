@@ -5,9 +5,9 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::Everturn;
-use everturn::backup::{Restored, UndoneRemovals, archives_of, left_out};
 use everturn_core::Error;
+use everturn_engine::Everturn;
+use everturn_engine::backup::{Restored, UndoneRemovals, archives_of, left_out};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

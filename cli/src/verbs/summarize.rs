@@ -4,8 +4,8 @@ use crate::args::{Args, Model};
 use crate::output::{self, Failure};
 use crate::{model, open, show};
 use clap::Args as ClapArgs;
-use everturn::Options;
 use everturn_api::compaction as api;
+use everturn_engine::Options;
 use everturn_views::compaction;
 
 #[derive(ClapArgs)]

@@ -6,11 +6,11 @@ use crate::client::turn_place;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::NewTurn;
 use everturn_api::ConversationName;
 use everturn_api::turns::{EditAndBranch, GetTurn, SupersedeTurn};
 use everturn_core::Error;
 use everturn_core::turn::Role;
+use everturn_engine::NewTurn;
 
 #[derive(ClapArgs)]
 #[command(

@@ -5,8 +5,8 @@ use crate::client::WritableStore;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{Options, Swept};
 use everturn_core::Error;
+use everturn_engine::{Options, Swept};
 
 #[derive(ClapArgs)]
 #[command(

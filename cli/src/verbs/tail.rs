@@ -5,7 +5,6 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn::{Chunk, Update};
 use everturn_api::assets::ListAssets;
 use everturn_api::conversations::GetConversation;
 use everturn_api::turns::GetTurn;
@@ -13,6 +12,7 @@ use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::turn::Turn;
+use everturn_engine::{Chunk, Update};
 use everturn_views::speech;
 use std::collections::HashMap;
 

@@ -3,8 +3,8 @@
 
 use crate::Shell;
 use crate::process::Serving;
-use everturn::{Everturn, NewKey, NewTurn, Options};
 use everturn_core::access::KeyRole;
+use everturn_engine::{Everturn, NewKey, NewTurn, Options};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
@@ -35,7 +35,7 @@ impl Attacked {
         };
         let (greedy, modest) = ([key("greedy"), key("greedy")], key("modest"));
         let tenant = store.tenant("greedy").unwrap();
-        let large = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let large = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
         for _ in 0..large_turns {
             let turn = NewTurn::user(&"x".repeat(2 * 1024 * 1024));
             tenant.conversation(large).append(turn).wait().unwrap();

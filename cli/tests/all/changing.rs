@@ -1,8 +1,8 @@
 //! Verbs that change a conversation, generate replies, or clean up.
 
 use crate::{Said, Shell};
-use everturn::Everturn;
 use everturn_core::approval::ApprovalBody;
+use everturn_engine::Everturn;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -2,7 +2,7 @@
 
 use crate::process::Serving;
 use crate::{Shell, assert_shows};
-use everturn::{Everturn, NewTurn};
+use everturn_engine::{Everturn, NewTurn};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -13,7 +13,7 @@ fn fill(shell: &Shell, conversations: usize) {
     let store = Everturn::open(&shell.path("store.db").display().to_string()).unwrap();
     let scope = store.tenant("default").unwrap();
     for n in 0..conversations {
-        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let id = scope.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
         let said = [NewTurn::user(&format!("{WORD} {n}")).by("ann"), NewTurn::user("of Bob").by("bob")];
         scope.conversation(id).append_all(said.to_vec()).wait().unwrap();
     }

@@ -36,6 +36,7 @@ pub struct ContextOptions {
     /// Input of this call, as messages of any shape. It is in the prompt, but not in the log: append it to keep it.
     ///
     /// ```
+    /// # use everturn_engine as everturn;
     /// use everturn::{ContextOptions, Everturn, Raw};
     ///
     /// let store = Everturn::open("memory:")?;

@@ -4,14 +4,14 @@ use super::{BuiltinEmbedder, Embed, Embedding, Endpoint, HttpEmbedder};
 use everturn_core::Error;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Source of vectors.
 #[derive(Clone, Debug)]
 pub enum Embedder {
     /// The built-in model.
     Builtin,
-    /// A model in a folder. Requires the feature `bert`.
+    /// A model in a folder. Requires the package `everturn-bert`.
     Folder(PathBuf),
     /// A server with OpenAI's embeddings endpoint.
     Endpoint(Box<Endpoint>, Embedding),
@@ -33,19 +33,32 @@ impl Embedder {
     }
 }
 
-#[cfg(feature = "bert")]
-fn open_folder(folder: &Path, threads: usize) -> Result<Arc<dyn Embed>, Error> {
-    Ok(Arc::new(super::FolderEmbedder::with_threads(folder, threads)?))
+/// Opens the model in a folder, to run on a number of threads.
+type OpenFolder = fn(&Path, usize) -> Result<Arc<dyn Embed>, Error>;
+
+static OPEN_FOLDER: OnceLock<OpenFolder> = OnceLock::new();
+
+/// What opens models in folders, if this program has it: the package `everturn-bert` installs it. Its libraries take longer to
+/// build than everything else together, so nothing here depends on them.
+pub struct FolderEmbedders;
+
+impl FolderEmbedders {
+    /// Makes this function open `folder:PATH` in this process. The first call counts.
+    pub fn install(open: OpenFolder) {
+        OPEN_FOLDER.get_or_init(|| open);
+    }
 }
 
-#[cfg(not(feature = "bert"))]
-fn open_folder(folder: &Path, _: usize) -> Result<Arc<dyn Embed>, Error> {
-    let text = format!(
-        "the model in {} cannot be used: this program was built without models from folders; \
-         build it with `cargo build --release --features bert`, or use builtin",
-        folder.display()
-    );
-    Err(Error::invalid("embedder.no_bert", text))
+fn open_folder(folder: &Path, threads: usize) -> Result<Arc<dyn Embed>, Error> {
+    let Some(open) = OPEN_FOLDER.get() else {
+        let text = format!(
+            "the model in {} cannot be used: this program was built without models from folders; \
+             build it with `cargo build --release --features bert`, or use builtin",
+            folder.display()
+        );
+        return Err(Error::invalid("embedder.no_bert", text));
+    };
+    open(folder, threads)
 }
 
 /// `builtin` or `folder:PATH`. A server needs more than one word; it is configured with the models.

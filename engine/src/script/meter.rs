@@ -14,6 +14,7 @@ thread_local! {
 /// scripts install it around the allocator of their choice:
 ///
 /// ```
+/// # use everturn_engine as everturn;
 /// use everturn::script::Metered;
 ///
 /// #[global_allocator]

@@ -3,9 +3,11 @@
 use crate::compacting::{by_hand, policy, talk};
 use crate::importing::Claude;
 use crate::stage::{Short, Stage, Still, memory, refused};
-use everturn::{Caller, ContextOptions, Format, ImportOptions, Lifecycle, NewTurn, Options, Swept, Tenant};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
+use everturn_engine::{
+    Caller, ContextOptions, Format, ImportOptions, Lifecycle, NewTurn, Options, Swept, Tenant,
+};
 use everturn_formats::provider::Provider;
 use everturn_views::state::ToolBody;
 use serde_json::{Value, json};

@@ -2,14 +2,14 @@
 
 use crate::compacting::{by_hand, talk};
 use crate::stage::{START, Short, Stage, Still, memory, refused};
-use everturn::{
-    ApprovalBody, ApprovalOutcome, Caller, ContextOptions, Error, Event, NewTurn, Swept, Tenant, World,
-};
 use everturn_core::access::KeyRole;
 use everturn_core::approval::Approval;
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
+use everturn_engine::{
+    ApprovalBody, ApprovalOutcome, Caller, ContextOptions, Error, Event, NewTurn, Swept, Tenant, World,
+};
 use serde_json::json;
 
 fn ask(approval: &str, deadline: Option<Timestamp>) -> ApprovalBody {
@@ -240,13 +240,13 @@ fn what_nobody_answers_expires_at_its_deadline() {
 #[test]
 fn a_prompt_with_an_approval_is_replayed_after_its_deadline() {
     let clock = Still::new(4);
-    let store = everturn::Everturn::open_with("memory:", clock.options()).unwrap();
+    let store = everturn_engine::Everturn::open_with("memory:", clock.options()).unwrap();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     talk(&scope, id, 2);
     request(&scope, id, ask("a1", Some(START.plus_s(60)))).unwrap();
     let contexts = scope.conversation(id);
-    let options = everturn::ContextOptions::new(10_000);
+    let options = everturn_engine::ContextOptions::new(10_000);
     let context = contexts.contexts().build(&options).unwrap();
     assert!(context.system.as_ref().unwrap().get().contains("Send it? (a1)"));
     let seq = contexts.contexts().record(&context).unwrap().seq;
@@ -284,7 +284,7 @@ fn approvals_have_limits_and_prompts_shorten_them() {
         );
         assert_eq!(pending(&scope, id).len(), 100);
         let chat = scope.conversation(id);
-        let context = chat.contexts().build(&everturn::ContextOptions::new(4000)).unwrap();
+        let context = chat.contexts().build(&everturn_engine::ContextOptions::new(4000)).unwrap();
         let system = context.system.as_ref().unwrap().get().to_string();
         assert!(system.contains("é … (long)") && system.contains("Question 9? xx"), "{system}");
         assert!(system.contains("- … and 90 more") && !system.contains("Question 10?"), "{system}");
@@ -300,7 +300,7 @@ fn only_a_deadline_that_has_passed_lets_an_approval_expire() {
     let clock = Still::new(5);
     let stage = Stage::new();
     for url in ["memory:", &stage.url()] {
-        let store = everturn::Everturn::open_with(url, clock.options()).unwrap();
+        let store = everturn_engine::Everturn::open_with(url, clock.options()).unwrap();
         let scope = store.tenant("acme").unwrap();
         let id = scope.begin();
         request(&scope, id, ask("a1", None)).unwrap();

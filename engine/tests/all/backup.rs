@@ -1,19 +1,19 @@
 //! Backup and restore: what comes back is what was there, and what was erased since does not come back.
 
 use crate::stage::{PATIENCE, Short, Stage, files, quiet, refused, until};
-use everturn::backup::{
-    BackedUp, Comparison, FolderOptions, UndoneRemovals, archives_of, check, contents, left_out,
-};
-use everturn::{
-    AppendOptions, Everturn, Lifecycle, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options,
-    Tenant,
-};
 use everturn_core::access::KeyRole;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::turn::{Status, Turn};
+use everturn_engine::backup::{
+    BackedUp, Comparison, FolderOptions, UndoneRemovals, archives_of, check, contents, left_out,
+};
+use everturn_engine::{
+    AppendOptions, Everturn, Lifecycle, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options,
+    Tenant,
+};
 use everturn_formats::archive::{ArchiveContents, ArchiveHeader, Erased, FORMAT, Ranges, Writer};
 use everturn_views::state::State;
 use std::path::{Path, PathBuf};
@@ -465,7 +465,7 @@ fn a_store_is_held_against_a_backup() {
     assert_eq!(left_out(&folder, &full).unwrap(), since, "also where the newest backup begins anew");
     let copy = old.open();
     let differences = |found: &Comparison, of: ConversationId| {
-        let about = |d: &&everturn::backup::Difference| d.conversation == Some(of);
+        let about = |d: &&everturn_engine::backup::Difference| d.conversation == Some(of);
         found.differences.iter().filter(about).map(|d| d.problem.clone()).collect::<Vec<_>>().join("; ")
     };
     let found = compare(&copy, &both);
@@ -735,7 +735,7 @@ fn a_body_that_was_erased_elsewhere_is_no_damage() {
     };
     sound(&scope);
     let mut file = Vec::new();
-    scope.conversation(fork).export(everturn::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
+    scope.conversation(fork).export(everturn_engine::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
     scope.conversation(gone).delete("no longer wanted").wait().unwrap();
     sound(&scope);
     scope.conversation(id).delete("no longer wanted").wait().unwrap();

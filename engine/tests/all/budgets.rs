@@ -2,15 +2,15 @@
 
 use crate::compacting::{by_hand, policy, talk};
 use crate::stage::{Short, Stage, memory, quiet, refused};
-use everturn::model::Summarizer;
-use everturn::{
-    AppendOptions, ApprovalOutcome, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant,
-};
 use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Event;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_engine::model::Summarizer;
+use everturn_engine::{
+    AppendOptions, ApprovalOutcome, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant,
+};
 use serde_json::json;
 use std::pin::Pin;
 use std::sync::Arc;

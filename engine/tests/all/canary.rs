@@ -1,17 +1,17 @@
 //! A word in every place that the system writes, then erased: every file and every answer is searched for it.
 
 use crate::stage::{PATIENCE, Short, Stage, quiet, refused};
-use everturn::model::Summarizer;
-use everturn::{
-    Change, CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
-    HistoryQuery, Lifecycle, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions,
-    Tenant, Update,
-};
 use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_engine::model::Summarizer;
+use everturn_engine::{
+    Change, CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
+    HistoryQuery, Lifecycle, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions,
+    Tenant, Update,
+};
 use everturn_formats::archive::{ArchiveContents, Reader};
 use everturn_views::compaction::Checkpoint;
 use everturn_views::state::ToolBody;

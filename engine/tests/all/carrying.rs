@@ -5,17 +5,17 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, quiet, refused, turns_of};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use everturn::model::Provider;
-use everturn::{
-    Caller, Change, CompactOptions, ContextOptions, Everturn, Format, HistoryQuery, ListQuery,
-    NewConversation, NewStream, NewTurn, Tenant,
-};
 use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Turn};
+use everturn_engine::model::Provider;
+use everturn_engine::{
+    Caller, Change, CompactOptions, ContextOptions, Everturn, Format, HistoryQuery, ListQuery,
+    NewConversation, NewStream, NewTurn, Tenant,
+};
 use everturn_views::projection;
 use everturn_views::state::ToolBody;
 use serde_json::{Value, json};

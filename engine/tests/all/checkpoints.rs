@@ -3,9 +3,9 @@
 
 use crate::compacting::{by_hand, policy, talk};
 use crate::stage::{Short, Stage, memory, refused};
-use everturn::{CompactOptions, ContextOptions, NewTurn, Options};
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::Raw;
+use everturn_engine::{CompactOptions, ContextOptions, NewTurn, Options};
 use serde_json::json;
 
 /// "8 tokens into 16": a checkpoint of a few words was longer than they were.

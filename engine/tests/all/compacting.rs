@@ -1,14 +1,14 @@
 //! Compaction: summaries roll forward, nothing is lost, and what goes wrong leaves the log as it was.
 
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
-use everturn::model::Summarizer;
-use everturn::{
-    ApprovalOutcome, CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Tenant, Update,
-};
 use everturn_core::approval::{Approval, ApprovalBody};
 use everturn_core::conversation::{Conversation, Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_engine::model::Summarizer;
+use everturn_engine::{
+    ApprovalOutcome, CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Tenant, Update,
+};
 use everturn_views::compaction::Checkpoint;
 use everturn_views::state::ToolBody;
 use serde_json::json;

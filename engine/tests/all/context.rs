@@ -3,15 +3,15 @@
 use crate::compacting::by_hand;
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, refused};
-use everturn::model::Provider;
-use everturn::{
-    Caller, CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Tenant,
-};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
+use everturn_engine::model::Provider;
+use everturn_engine::{
+    Caller, CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Tenant,
+};
 use everturn_views::context::{BlockSource, ContextBlock, LeftOut, Section, Sections};
 use everturn_views::projection;
 use serde_json::{Value, json};
@@ -597,7 +597,7 @@ fn a_projection_is_recorded_told_to_followers_and_can_be_made_again_from_the_log
     let (view, event) = scope.conversation(id).contexts().project_turn(&options).unwrap();
     assert_eq!((view.messages.len(), event.kind.as_str()), (3, "transcript.projection"));
     match follow.recv_timeout(crate::stage::PATIENCE).unwrap() {
-        Some(everturn::Update::Event(told)) => assert_eq!(told.seq, event.seq),
+        Some(everturn_engine::Update::Event(told)) => assert_eq!(told.seq, event.seq),
         other => panic!("{other:?}"),
     }
     scope.say(id, NewTurn::user("later"));
@@ -650,7 +650,7 @@ fn a_state_is_kept_so_that_a_long_log_is_not_read_again() {
     let mut settings = Settings::default();
     settings.policy.insert("budget".into(), Raw::of(&json!({"max_messages": null})).unwrap());
     let id = {
-        let store = stage.open_with(everturn::Options::default());
+        let store = stage.open_with(everturn_engine::Options::default());
         let scope = store.tenant("acme").unwrap();
         settings.policy.insert("compaction".into(), Raw::of(&json!({"auto": false})).unwrap());
         let id = scope.begin_with(settings).id;

@@ -1,13 +1,13 @@
 //! Numbers of a tenant: tokens by day, events by kind, and exports without secrets.
 
 use crate::stage::{START, Short, Stage, Still, refused};
-use everturn::{
-    Event, Everturn, ForkOptions, Format, ListQuery, NewConversation, NewStream, NewTurn, Options, Order,
-    Price, Role, Tokens,
-};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_engine::{
+    Event, Everturn, ForkOptions, Format, ListQuery, NewConversation, NewStream, NewTurn, Options, Order,
+    Price, Role, Tokens,
+};
 use serde_json::json;
 use std::sync::Arc;
 

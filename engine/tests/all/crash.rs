@@ -8,15 +8,15 @@ use crate::child::{Process, given, tell};
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, Stage, files, turns_of, words};
 use base64::Engine;
-use everturn::{
-    AppendOptions, Appended, Error, Everturn, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn,
-    Options, Tenant,
-};
 use everturn_core::asset;
 use everturn_core::chain::Hash;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
+use everturn_engine::{
+    AppendOptions, Appended, Error, Everturn, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn,
+    Options, Tenant,
+};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;

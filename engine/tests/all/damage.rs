@@ -4,12 +4,12 @@
 
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, files, quiet, refused};
-use everturn::{
+use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::json::Raw;
+use everturn_engine::{
     CompactOptions, ContextOptions, Error, Everturn, FactQuery, Format, HistoryQuery, ListQuery, NewFact,
     NewStream, NewTurn, Options, Order, RecallOptions, Tenant, Update,
 };
-use everturn_core::id::{ConversationId, TurnId};
-use everturn_core::json::Raw;
 use rusqlite::Connection;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -367,7 +367,7 @@ fn a_damaged_turn_is_named_can_be_read_around_and_erased() {
     let sums = |scope: &Tenant| {
         scope.token_usage(30, None).unwrap().conversations.iter().map(|one| one.spent.prompt).sum::<u64>()
     };
-    let tokens = Some(everturn::Tokens { prompt: Some(7), completion: None });
+    let tokens = Some(everturn_engine::Tokens { prompt: Some(7), completion: None });
     scope.say(scope.begin(), NewTurn { tokens, ..NewTurn::assistant("counted") });
     assert_eq!(sums(&scope), 7, "a damaged conversation does not hide the others");
     scope.say(id, NewTurn::user("writing goes on"));

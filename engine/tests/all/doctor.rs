@@ -1,7 +1,7 @@
 //! The doctor: every tenant, every damaged event, and what to do about each.
 
 use crate::stage::{Short, Stage, quiet, refused};
-use everturn::{Doctor, Everturn, NewTurn, Options};
+use everturn_engine::{Doctor, Everturn, NewTurn, Options};
 use rusqlite::Connection;
 
 fn examine(store: &Everturn) -> Doctor {

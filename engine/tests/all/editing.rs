@@ -3,16 +3,16 @@
 use crate::context::assert_valid;
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, quiet, refused, turns_of, words};
-use everturn::model::Provider;
-use everturn::{
-    Caller, CompactOptions, Context, ContextOptions, Everturn, Format, HistoryQuery, NewTurn, Order,
-    RecallOptions, RecallRequest, Tenant,
-};
 use everturn_core::conversation::{Retention, Settings, SystemPrompt};
 use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
+use everturn_engine::model::Provider;
+use everturn_engine::{
+    Caller, CompactOptions, Context, ContextOptions, Everturn, Format, HistoryQuery, NewTurn, Order,
+    RecallOptions, RecallRequest, Tenant,
+};
 use everturn_views::projection;
 use serde_json::{Value, json};
 

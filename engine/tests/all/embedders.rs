@@ -1,11 +1,6 @@
-//! Embedders of this machine: the one in the program, and those from a folder.
+//! The embedder in the program. Those from a folder are in the package `everturn-bert`.
 
-#[cfg(feature = "bert")]
-mod folder;
-#[cfg(feature = "bert")]
-mod tiny;
-
-use everturn::model::{BuiltinEmbedder, Embed, EmbedAtOnce, Embedder, wait};
+use everturn_engine::model::{BuiltinEmbedder, Embed, EmbedAtOnce, Embedder, wait};
 use everturn_views::vectors::cosine;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -98,7 +93,6 @@ fn an_embedder_is_chosen_by_a_word() {
 }
 
 /// Models from a folder are not in every program. One without them says how to get one with them.
-#[cfg(not(feature = "bert"))]
 #[test]
 fn a_program_without_models_from_folders_says_how_to_get_one() {
     let error = "folder:/models/mini".parse::<Embedder>().unwrap().open().err().unwrap();

@@ -4,11 +4,11 @@ use crate::compacting::by_hand;
 use crate::importing::Claude;
 use crate::stage::{Short, Stage, memory, refused};
 use base64::Engine;
-use everturn::{ContextOptions, ForkOptions, NewStream, NewTurn, Options, Tenant};
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Status;
+use everturn_engine::{ContextOptions, ForkOptions, NewStream, NewTurn, Options, Tenant};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -281,7 +281,7 @@ fn a_masked_secret_never_reaches_a_file_in_any_way_a_turn_can_come() {
     let said = format!("use {} please", secret());
     let first = scope.say(id, NewTurn::user(&said));
     assert!(first.message.as_ref().unwrap().get().contains("use ‹secret:aws_access_key:"), "{first:?}");
-    let keyed = everturn::AppendOptions { idempotency_key: Some("k".into()), ..Default::default() };
+    let keyed = everturn_engine::AppendOptions { idempotency_key: Some("k".into()), ..Default::default() };
     scope.conversation(id).append(NewTurn::user(&said)).with(keyed).wait().unwrap();
     scope.conversation(id).supersede(first.id, NewTurn::user(&said)).wait().unwrap();
     let block = format!(

@@ -2,16 +2,16 @@
 
 use crate::scripted_server::*;
 use crate::stage::*;
-use everturn::model::{self, Configured, Endpoint, HttpModel, Limits, wait};
-use everturn::{
-    CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, Format, GenerateOptions,
-    Lifecycle, NewFact, NewStream, NewTurn, Options, RecallOptions, Tenant,
-};
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::event::Visibility;
 use everturn_core::fact::{Fact, FactStatus, FactsDropped};
 use everturn_core::id::{ConversationId, FactId};
 use everturn_core::json::Raw;
+use everturn_engine::model::{self, Configured, Endpoint, HttpModel, Limits, wait};
+use everturn_engine::{
+    CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, Format, GenerateOptions,
+    Lifecycle, NewFact, NewStream, NewTurn, Options, RecallOptions, Tenant,
+};
 use everturn_views::recall::RecallKind;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

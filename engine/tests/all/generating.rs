@@ -8,18 +8,18 @@ mod recalling;
 use crate::compacting::{by_hand, good, policy};
 use crate::scripted_server::*;
 use crate::stage::*;
-use everturn::model::{
-    Configured, Delta, Endpoint, Finish, Generation, GenerationStep, HttpModel, LanguageModel, Limits,
-    ModelReply, ModelRequest, ModelSummarizer, Protocol, Provider, ReplyTokens, Summarizer, wait,
-};
-use everturn::{
-    AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
-    GenerationProgress, GenerationState, NewTurn, Options, Regenerate, Tenant, Update,
-};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Status, Successor, Turn};
+use everturn_engine::model::{
+    Configured, Delta, Endpoint, Finish, Generation, GenerationStep, HttpModel, LanguageModel, Limits,
+    ModelReply, ModelRequest, ModelSummarizer, Protocol, Provider, ReplyTokens, Summarizer, wait,
+};
+use everturn_engine::{
+    AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
+    GenerationProgress, GenerationState, NewTurn, Options, Regenerate, Tenant, Update,
+};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -459,7 +459,7 @@ fn a_prompt_for_anthropic_is_marked_for_its_cache_at_the_ends_of_sections() {
         scope.say(id, NewTurn::user(text));
         scope.say(id, NewTurn::assistant(text));
     }
-    let digest = everturn::Digest { title: "Board".into(), text: "3 open".into() };
+    let digest = everturn_engine::Digest { title: "Board".into(), text: "3 open".into() };
     let context = ContextOptions { digests: vec![digest], ..ContextOptions::new(0) };
     let generated = generate(&scope, id, GenerateOptions { context, ..input("three") }).unwrap();
     let seen = &server.seen()[0];
@@ -815,8 +815,8 @@ fn until_state(scope: &Tenant, id: ConversationId, is: impl Fn(&GenerationState)
 
 #[test]
 fn a_generation_says_which_approvals_it_waits_for_and_goes_on_when_they_are_resolved() {
-    use everturn::{ApprovalBody, ApprovalOutcome};
     use everturn_core::approval::Approval;
+    use everturn_engine::{ApprovalBody, ApprovalOutcome};
     let server = ScriptedServer::start(vec![vec![says("Done.")]]);
     let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
     let chat = scope.conversation(id);
@@ -853,7 +853,10 @@ fn a_generation_says_which_approvals_it_waits_for_and_goes_on_when_they_are_reso
 fn a_generation_that_waits_can_be_stopped() {
     let server = ScriptedServer::start(Vec::new());
     let (_store, scope, id) = asking(&server, Protocol::OpenaiChat);
-    let body = everturn::ApprovalBody { approval_id: "a1".into(), ..everturn::ApprovalBody::default() };
+    let body = everturn_engine::ApprovalBody {
+        approval_id: "a1".into(),
+        ..everturn_engine::ApprovalBody::default()
+    };
     scope.conversation(id).state().request_approval(body, None).wait().unwrap();
     let generation = {
         let scope = scope.clone();

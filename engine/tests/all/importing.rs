@@ -5,13 +5,13 @@ mod others;
 mod parting;
 
 use crate::stage::{Short, Stage, memory, refused, turns_of};
-use everturn::{
-    CompactOptions, ContextOptions, Error, Everturn, HistoryQuery, Imported, Lifecycle, NewTurn, Raw,
-    Settings, Tenant,
-};
 use everturn_core::id::ConversationId;
 use everturn_core::message;
 use everturn_core::turn::Turn;
+use everturn_engine::{
+    CompactOptions, ContextOptions, Error, Everturn, HistoryQuery, Imported, Lifecycle, NewTurn, Raw,
+    Settings, Tenant,
+};
 use serde_json::{Value, json};
 
 /// A file of Claude Code, line by line.

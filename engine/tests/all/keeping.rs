@@ -2,15 +2,15 @@
 
 use crate::compacting::{by_hand, policy};
 use crate::stage::{START, Short, Stage, Still, memory, refused, words};
-use everturn::{
-    AppendOptions, Caller, Change, ContextOptions, Everturn, ForkOptions, Lifecycle, NewConversation,
-    NewStream, NewTurn, Options, Swept, Tenant,
-};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Retention, Settings, SystemPrompt};
 use everturn_core::event::{Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::limits::EPHEMERAL_TTL_S;
+use everturn_engine::{
+    AppendOptions, Caller, Change, ContextOptions, Everturn, ForkOptions, Lifecycle, NewConversation,
+    NewStream, NewTurn, Options, Swept, Tenant,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -397,7 +397,7 @@ fn a_given_summary_goes_with_what_it_sums_up() {
             }
             let given =
                 json!({"policy": "summary_prefix", "summary": "the numbat is striped", "keep_last": 1});
-            chat.contexts().project_turn(&everturn::script::options(&given).unwrap()).unwrap();
+            chat.contexts().project_turn(&everturn_engine::script::options(&given).unwrap()).unwrap();
             assert!(format!("{:?}", chat.log().read(0, 100).unwrap()).contains("striped"));
             chat.compaction().compact(by_hand(0)).unwrap();
             let events = format!("{:?}", chat.log().read(0, 100).unwrap());

@@ -1,9 +1,9 @@
 //! Keys: made once, found by their words, taken back.
 
 use crate::stage::{START, Stage, Still, quiet};
-use everturn::{Everturn, NewKey, Options};
 use everturn_core::access::KeyRole;
 use everturn_core::time::Timestamp;
+use everturn_engine::{Everturn, NewKey, Options};
 use std::sync::Arc;
 
 fn writer(tenant: &str) -> NewKey {

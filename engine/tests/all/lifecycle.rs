@@ -2,11 +2,11 @@
 
 use crate::compacting::policy;
 use crate::stage::{Short, Stage, memory, refused, turns_of, words};
-use everturn::{Caller, Change, HistoryQuery, NewStream, NewTurn, Tenant};
 use everturn_core::conversation::{Lifecycle, Parent, Settings};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Successor};
+use everturn_engine::{Caller, Change, HistoryQuery, NewStream, NewTurn, Tenant};
 use serde_json::json;
 
 fn said(scope: &Tenant, id: everturn_core::id::ConversationId) -> Vec<String> {

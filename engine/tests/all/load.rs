@@ -1,12 +1,14 @@
 //! Under load: background work gives way to requests and is done all the same, and what runs at once is bounded.
 
 use crate::stage::{PATIENCE, Short, memory};
-use everturn::model::Embed;
-use everturn::{Append, Error, Everturn, HistoryQuery, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::ASSET_INLINE_BYTES_MAX;
+use everturn_engine::model::Embed;
+use everturn_engine::{
+    Append, Error, Everturn, HistoryQuery, NewTurn, Options, RecallMode, RecallOptions, Tenant,
+};
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,12 +1,12 @@
 //! Found by meaning: vectors are made in the background, of one model at a time, and never in anybody's way.
 
 use crate::stage::{PATIENCE, Stage, quiet};
-use everturn::model::{BuiltinEmbedder, Embed};
-use everturn::{
-    Error, Everturn, NewConversation, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Tenant,
-};
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
+use everturn_engine::model::{BuiltinEmbedder, Embed};
+use everturn_engine::{
+    Error, Everturn, NewConversation, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Tenant,
+};
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};

@@ -2,10 +2,10 @@
 
 use crate::stage::{PATIENCE, Short, Stage, files, refused, until};
 use base64::Engine;
-use everturn::{Everturn, Format, NewStream, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_engine::{Everturn, Format, NewStream, NewTurn, Options, Tenant};
 use everturn_formats::jsonl;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -1,13 +1,13 @@
 //! Asking models: what is sent, what comes back, and for whom it works.
 
 use crate::scripted_server::*;
-use everturn::Error;
-use everturn::model::{
+use everturn_core::json::Raw;
+use everturn_engine::Error;
+use everturn_engine::model::{
     Delta, Embed, Embedding, Endpoint, Finish, Generation, GenerationStep, HttpEmbedder, HttpModel,
     LanguageModel, Limits, ModelRequest, ModelSummarizer, Protocol, Provider, ReplyTokens, Secret,
     Summarizer, wait,
 };
-use everturn_core::json::Raw;
 use futures_util::StreamExt;
 use serde_json::json;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! nothing is asked twice that was answered once.
 
 use crate::scripted_server::*;
-use everturn::Error;
-use everturn::model::{
+use everturn_engine::Error;
+use everturn_engine::model::{
     Delta, Endpoint, Generation, GenerationStep, HttpModel, LanguageModel, Limits, ModelRequest, Protocol,
     Secret,
 };

@@ -6,15 +6,15 @@ pub mod work;
 use crate::child::{Process, given, tell};
 use crate::compacting::policy;
 use crate::stage::{PATIENCE, Short, refused, seqs, until, words};
-use everturn::model::Embedder;
-use everturn::{
-    ChangeKind, Everturn, NewKey, NewStream, NewTurn, Options, RecallMode, RecallOptions, Subscription,
-    Tenant, Update,
-};
 use everturn_core::access::KeyRole;
 use everturn_core::chain::Hash;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Status;
+use everturn_engine::model::Embedder;
+use everturn_engine::{
+    ChangeKind, Everturn, NewKey, NewStream, NewTurn, Options, RecallMode, RecallOptions, Subscription,
+    Tenant, Update,
+};
 use everturn_store::conformance::Database;
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -442,7 +442,11 @@ fn a_private_turn_that_is_open_elsewhere_is_absent_for_others() {
     let (one, other) = (open(&database), open(&database));
     let called = |store: &Everturn, key: &str, actors: &[&str]| {
         let actors: Vec<String> = actors.iter().map(ToString::to_string).collect();
-        store.tenant("acme").unwrap().called_by(everturn::Caller::holding(key, KeyRole::Writer, &actors))
+        store.tenant("acme").unwrap().called_by(everturn_engine::Caller::holding(
+            key,
+            KeyRole::Writer,
+            &actors,
+        ))
     };
     let ana = called(&one, "key_ana", &["ana"]);
     let id = ana.begin();
@@ -473,10 +477,10 @@ fn an_erasure_beside_a_compaction_of_another_node_succeeds() {
     let id = here.begin();
     let turns: Vec<_> =
         (0..60).map(|nth| here.say(id, NewTurn::user(&format!("word {nth} of many")))).collect();
-    let options = everturn::CompactOptions {
+    let options = everturn_engine::CompactOptions {
         keep_last: Some(1),
         extractive: true,
-        ..everturn::CompactOptions::default()
+        ..everturn_engine::CompactOptions::default()
     };
     here.conversation(id).compaction().compact(options.clone()).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);

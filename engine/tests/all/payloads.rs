@@ -2,11 +2,11 @@
 
 use crate::stage::{Short, Stage, files, memory, refused};
 use base64::Engine;
-use everturn::{AppendOptions, NewStream, NewTurn, Role, Tenant};
 use everturn_core::asset;
 use everturn_core::chain::Hash;
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Turn;
+use everturn_engine::{AppendOptions, NewStream, NewTurn, Role, Tenant};
 use std::path::PathBuf;
 
 fn encoded(bytes: &[u8]) -> String {

@@ -2,7 +2,7 @@
 
 use crate::child::{Process, given, tell};
 use crate::stage::{PATIENCE, Short, Stage, refused, seqs, words};
-use everturn::{ChangeKind, Everturn, NewTurn, Options, Update};
+use everturn_engine::{ChangeKind, Everturn, NewTurn, Options, Update};
 
 const STORE: &str = "EVERTURN_TEST_STORE";
 
@@ -26,7 +26,7 @@ fn a_second_writer_is_told_who_the_owner_is_and_readers_work() {
     owner.wait_for("ready");
     let second = Everturn::open(&stage.url());
     let says = format!("is open for writing by process {} (all-", owner.id());
-    assert!(matches!(second, Err(everturn::Error::Busy(_))));
+    assert!(matches!(second, Err(everturn_engine::Error::Busy(_))));
     refused(second, "store.owned", &says);
     refused(
         Everturn::open(&stage.url()),

@@ -3,15 +3,15 @@
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::scripted_server::{ScriptedServer, says};
 use crate::stage::{PATIENCE, Short, memory, quiet, refused};
-use everturn::model::{Configured, Endpoint, HttpModel, Protocol, wait};
-use everturn::{
-    CompactOptions, ContextOptions, Everturn, GenerateOptions, NewConversation, NewTurn, Options, Tenant,
-    Update,
-};
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_engine::model::{Configured, Endpoint, HttpModel, Protocol, wait};
+use everturn_engine::{
+    CompactOptions, ContextOptions, Everturn, GenerateOptions, NewConversation, NewTurn, Options, Tenant,
+    Update,
+};
 use everturn_views::projection;
 use everturn_views::reading;
 use serde_json::{Value, json};
@@ -147,7 +147,8 @@ fn what_was_edited_is_decided_anew() {
 #[test]
 fn a_conversation_can_have_a_default_projection() {
     let (_store, scope) = memory();
-    let wrong = everturn::NewConversation { settings: policy(json!("no_such_policy")), ..Default::default() };
+    let wrong =
+        everturn_engine::NewConversation { settings: policy(json!("no_such_policy")), ..Default::default() };
     refused(scope.create(wrong).wait(), "projection.option", "policy");
     let id = scope.begin_with(policy(json!("clean_tool_repair"))).id;
     use_tool(&scope, id, 1, "error: no such folder");

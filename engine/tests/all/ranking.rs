@@ -1,10 +1,10 @@
 //! What comes first in an answer, with the built-in embedder.
 
 use crate::stage::{Short, quiet};
-use everturn::model::BuiltinEmbedder;
-use everturn::{Everturn, NewTurn, Options, RecallMode, RecallOptions, Recalled, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
+use everturn_engine::model::BuiltinEmbedder;
+use everturn_engine::{Everturn, NewTurn, Options, RecallMode, RecallOptions, Recalled, Tenant};
 use std::sync::Arc;
 
 fn memory() -> (Everturn, Tenant) {

@@ -2,13 +2,13 @@
 
 use crate::dice::Dice;
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused, until};
-use everturn::{
-    Context, ContextOptions, Everturn, NewFact, NewStream, NewTurn, Options, RecallOptions, RecallRequest,
-    Recalled, Tenant,
-};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
+use everturn_engine::{
+    Context, ContextOptions, Everturn, NewFact, NewStream, NewTurn, Options, RecallOptions, RecallRequest,
+    Recalled, Tenant,
+};
 use everturn_views::context::{BlockSource, Section};
 use everturn_views::recall::{RecallKind, RecallMode};
 use serde_json::json;
@@ -119,7 +119,7 @@ fn everybody_in_a_message_is_named_for_what_they_said() {
     };
     let conversation = scope.conversation(id);
     let contexts = conversation.contexts();
-    let prompt = |context: everturn::Context| {
+    let prompt = |context: everturn_engine::Context| {
         context.system.iter().chain(&context.messages).map(Raw::get).collect::<String>()
     };
     let context = contexts.build(&options).unwrap();
@@ -132,7 +132,7 @@ fn everybody_in_a_message_is_named_for_what_they_said() {
         assert!(said.contains(&said_by), "{said_by} in {said}");
     }
     // A receipt of before that gives back what was sent then.
-    let mut old = everturn::Receipt { renderer_version: 10, ..receipt };
+    let mut old = everturn_engine::Receipt { renderer_version: 10, ..receipt };
     let differs = contexts.replay(&old).unwrap_err();
     old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
     let before = prompt(contexts.replay(&old).unwrap());

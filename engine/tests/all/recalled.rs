@@ -1,13 +1,13 @@
 //! Facts that are recalled into a prompt: which ones, where they stand, what gives way to what, and the same bytes again.
 
 use crate::stage::{Short, memory, refused};
-use everturn::{
-    Context, ContextOptions, Correction, Digest, Everturn, NewFact, NewTurn, RecallRequest, Tenant,
-};
 use everturn_core::fact::Fact;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
+use everturn_engine::{
+    Context, ContextOptions, Correction, Digest, Everturn, NewFact, NewTurn, RecallRequest, Tenant,
+};
 use everturn_views::context::{BlockSource, Section, Sections};
 use serde_json::json;
 use std::collections::BTreeSet;

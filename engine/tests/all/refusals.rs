@@ -1,10 +1,6 @@
 //! Bad input: refused with a code that stays and a sentence that says what to do.
 
 use crate::stage::{Short, Stage, files, memory, refused};
-use everturn::{
-    Change, Error, Everturn, Format, HistoryQuery, Lifecycle, ListQuery, NewConversation, NewStream, NewTurn,
-    Options, Tenant,
-};
 use everturn_core::conversation::{Parent, Settings, SystemPrompt};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
@@ -12,6 +8,10 @@ use everturn_core::limits::{
     BATCH_EVENTS_MAX, BODY_BYTES_MAX, PAGE_ENTRIES_MAX, PARTICIPANTS_MAX, TITLE_BYTES_MAX,
 };
 use everturn_core::time::Timestamp;
+use everturn_engine::{
+    Change, Error, Everturn, Format, HistoryQuery, Lifecycle, ListQuery, NewConversation, NewStream, NewTurn,
+    Options, Tenant,
+};
 use std::collections::BTreeMap;
 
 fn unknown() -> (ConversationId, TurnId) {

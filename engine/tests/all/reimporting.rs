@@ -2,14 +2,14 @@
 
 use crate::compacting::by_hand;
 use crate::stage::{Short, Stage, Still, memory, refused, words};
-use everturn::{
-    Caller, ContextOptions, Everturn, Format, ImportOptions, Imported, NewTurn, RecallOptions, Tenant,
-};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
+use everturn_engine::{
+    Caller, ContextOptions, Everturn, Format, ImportOptions, Imported, NewTurn, RecallOptions, Tenant,
+};
 use serde_json::{Value, json};
 
 /// A store in memory and one in a file.

@@ -2,12 +2,6 @@
 //! from these schemas.
 
 use crate::stage::{Short, memory, until};
-use everturn::model::Provider;
-use everturn::{
-    CompactOptions, ContextOptions, Correction, Digest, Extraction, FactQuery, Format, GenerationState,
-    GenerationStatus, HistoryQuery, ListQuery, NewFact, NewKey, NewStream, NewTurn, Order, RecallOptions,
-    RecallRequest, Tenant,
-};
 use everturn_core::access::KeyRole;
 use everturn_core::approval::ApprovalBody;
 use everturn_core::conversation::{Settings, SystemPrompt};
@@ -15,6 +9,12 @@ use everturn_core::fact::FactsDropped;
 use everturn_core::id::{ConversationId, GenerationId};
 use everturn_core::json::Raw;
 use everturn_core::redaction::RedactionMode;
+use everturn_engine::model::Provider;
+use everturn_engine::{
+    CompactOptions, ContextOptions, Correction, Digest, Extraction, FactQuery, Format, GenerationState,
+    GenerationStatus, HistoryQuery, ListQuery, NewFact, NewKey, NewStream, NewTurn, Order, RecallOptions,
+    RecallRequest, Tenant,
+};
 use everturn_views::projection::ProjectedView;
 use everturn_views::state::ToolBody;
 use schemars::generate::SchemaSettings;
@@ -266,7 +266,7 @@ fn what_is_answered_is_what_its_schema_says() {
     facts(&scope, id, &mut answers);
     let ask = ContextOptions {
         digests: vec![Digest { title: "Board".into(), text: "3 open".into() }],
-        projection: Some(everturn::script::options(&json!({"policy": "clean_tool_repair"})).unwrap()),
+        projection: Some(everturn_engine::script::options(&json!({"policy": "clean_tool_repair"})).unwrap()),
         input: vec![raw(r#"{"role":"user","content":"And the harbour?"}"#)],
         recall: Some(RecallRequest { turns: 2, facts: 2, query: None }),
         ..ContextOptions::new(300)
@@ -276,7 +276,7 @@ fn what_is_answered_is_what_its_schema_says() {
     answers.fits(&context.receipt);
     scope.conversation(id).contexts().record(&context).unwrap();
     answers.fits(&scope.conversation(id).contexts().build(&ContextOptions::new(20_000)).unwrap());
-    let options = everturn::script::options(&json!({"policy": "clean_tool_repair"})).unwrap();
+    let options = everturn_engine::script::options(&json!({"policy": "clean_tool_repair"})).unwrap();
     answers.check::<ProjectedView<'_>>(
         scope.conversation(id).contexts().project(&options).unwrap().result.get(),
     );

@@ -2,9 +2,9 @@
 
 mod hostile;
 
-use everturn::Error;
-use everturn::script::{self, Metered, Script};
 use everturn_core::json::Raw;
+use everturn_engine::Error;
+use everturn_engine::script::{self, Metered, Script};
 use everturn_views::projection::{Message, ProjectedView, ViewOptions, project};
 use proptest::prelude::*;
 use serde_json::{Value, json};

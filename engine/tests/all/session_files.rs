@@ -1,11 +1,11 @@
 //! Sessions that are logged into a store, and conversations as session files.
 
 use crate::stage::{Stage, refused};
-use everturn::{
-    ConversationHandle, Everturn, Format, HistoryEntry, HistoryQuery, NewConversation, NewTurn, Tenant,
-};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
+use everturn_engine::{
+    ConversationHandle, Everturn, Format, HistoryEntry, HistoryQuery, NewConversation, NewTurn, Tenant,
+};
 use everturn_formats::session::{self, NewSession, SessionFields};
 use serde_json::{Value, json};
 
@@ -281,7 +281,7 @@ fn a_message_with_the_type_of_a_line_stays_what_its_author_said() {
                 HistoryEntry::Turn(turn) => Some(turn),
                 HistoryEntry::Event(_) => None,
             });
-            let part = |turn: Box<everturn::Turn>| {
+            let part = |turn: Box<everturn_engine::Turn>| {
                 (turn.role, turn.actor, turn.model, turn.message.unwrap().get().to_string())
             };
             turns.map(part).collect()

@@ -1,8 +1,8 @@
 //! A session file of another program becomes a conversation, once.
 
 use crate::stage::{Short, memory, words};
-use everturn::{Error, Imported, NewTurn, Tenant};
 use everturn_core::turn::Role;
+use everturn_engine::{Error, Imported, NewTurn, Tenant};
 
 const HEADER: &str = r#"{"type":"session_start","session_id":"u-1","image_id":"img_1","started_at":"2026-04-27T14:30:00Z","agent_provider":"claude-sonnet-4-7","agent_temperature":1.0,"context_loaded":["taste.md"],"starting_snapshot_hash":"abc"}"#;
 const LINES: [&str; 7] = [

@@ -8,16 +8,16 @@ mod reading;
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::model::{ACTIVE, Model, Refused, Said, Talk};
 use crate::stage::{PATIENCE, START, Stage, Still, words};
-use everturn::{
-    AppendOptions, Change, Error, Everturn, Format, HistoryEntry, HistoryQuery, Lifecycle, ListQuery,
-    NewConversation, NewStream, NewTurn, Order, Tenant, Update,
-};
 use everturn_core::conversation::{Conversation, Settings, fork_title};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
+use everturn_engine::{
+    AppendOptions, Change, Error, Everturn, Format, HistoryEntry, HistoryQuery, Lifecycle, ListQuery,
+    NewConversation, NewStream, NewTurn, Order, Tenant, Update,
+};
 use serde::Serialize;
 use std::sync::Arc;
 

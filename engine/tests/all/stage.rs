@@ -1,15 +1,15 @@
 //! A store in a folder of its own, and a world whose clock stands still until it is moved.
 
 use crate::dice::Dice;
-use everturn::{
-    Appended, Error, Everturn, HistoryEntry, HistoryQuery, NewConversation, NewTurn, Options, Tenant, Update,
-    World,
-};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
+use everturn_engine::{
+    Appended, Error, Everturn, HistoryEntry, HistoryQuery, NewConversation, NewTurn, Options, Tenant, Update,
+    World,
+};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,16 +1,16 @@
 //! Turns that come in chunks: shown at once, durable a moment later, ended exactly once.
 
 use crate::stage::{Short, Stage, Still, memory, refused, until, words};
-use everturn::{
-    Everturn, HistoryEntry, HistoryQuery, Lifecycle, NewConversation, NewStream, NewTurn, Options, Swept,
-    Update,
-};
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::STREAM_BYTES_MAX;
 use everturn_core::turn::{Partial, Role, Status, Successor};
+use everturn_engine::{
+    Everturn, HistoryEntry, HistoryQuery, Lifecycle, NewConversation, NewStream, NewTurn, Options, Swept,
+    Update,
+};
 use everturn_store::Log;
 use everturn_store::sqlite::Sqlite;
 use std::collections::BTreeMap;

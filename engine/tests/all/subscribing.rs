@@ -2,14 +2,14 @@
 
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, START, Short, Stage, Still, memory, quiet, refused, seqs};
-use everturn::{
-    ChangeKind, ChangeSubscription, Chunk, Everturn, NewConversation, NewStream, NewTurn, Options, Position,
-    Subscription, Tenant, Update,
-};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
+use everturn_engine::{
+    ChangeKind, ChangeSubscription, Chunk, Everturn, NewConversation, NewStream, NewTurn, Options, Position,
+    Subscription, Tenant, Update,
+};
 use futures_util::StreamExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -408,7 +408,7 @@ fn changes_until(
         let read = changes.recv().unwrap().expect("the store is open");
         assert!(!read.reset);
         got.extend(read.data.iter().map(|change| (change.id, change.change)));
-        let is_last = |change: &everturn::ConversationChange| {
+        let is_last = |change: &everturn_engine::ConversationChange| {
             change.id == id && (change.seq >= seq || change.change == ChangeKind::Deleted)
         };
         if read.data.iter().any(is_last) {
@@ -522,13 +522,13 @@ fn a_slow_follower_of_a_tenant_ends_with_every_head() {
         let read = changes.recv().unwrap().unwrap();
         heads.extend(read.data.iter().map(|change| (change.id, change.seq)));
     }
-    let mut late = scope.changes(Some(everturn::Timestamp(0)));
+    let mut late = scope.changes(Some(everturn_engine::Timestamp(0)));
     assert_eq!(late.recv().unwrap().unwrap().data.len(), 40);
     // More than can be told one by one.
     for _ in 0..1000 {
         scope.begin();
     }
-    assert!(scope.changes(Some(everturn::Timestamp(0))).recv().unwrap().unwrap().reset);
+    assert!(scope.changes(Some(everturn_engine::Timestamp(0))).recv().unwrap().unwrap().reset);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! What the engine answers with can be read back by a client, and written again with the same bytes.
 
-use everturn::{
+use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::json::Raw;
+use everturn_engine::{
     Appended, Compacted, Context, ContextOptions, Digest, Doctor, Everturn, Format, HistoryEntry,
     HistoryQuery, Imported, NewTurn, Options, Page,
 };
-use everturn_core::conversation::{Conversation, Tombstone};
-use everturn_core::json::Raw;
 use everturn_views::state::State;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,7 +24,7 @@ fn each<T: Serialize + DeserializeOwned, C>(page: &Page<T, C>) {
 fn every_answer_is_read_back() {
     let options = Options { auto_compaction: false, ..Options::default() };
     let scope = Everturn::open_with("memory:", options).unwrap().tenant("acme").unwrap();
-    let mut new = everturn::NewConversation::default();
+    let mut new = everturn_engine::NewConversation::default();
     new.settings.title = Some(Some("Ünïcode".into()));
     new.settings.metadata.insert("a".into(), Raw::new("[1.0, 1e2]".into()).unwrap());
     let id = scope.create(new).wait().unwrap().id();
@@ -44,7 +44,7 @@ fn every_answer_is_read_back() {
         &scope
             .conversation(id)
             .compaction()
-            .compact(everturn::CompactOptions { dry_run: true, ..Default::default() })
+            .compact(everturn_engine::CompactOptions { dry_run: true, ..Default::default() })
             .unwrap(),
     );
     again::<Compacted>(&scope.conversation(id).compaction().compact(Default::default()).unwrap());
@@ -52,7 +52,7 @@ fn every_answer_is_read_back() {
     let ask = ContextOptions {
         digests: vec![Digest { title: "Board".into(), text: "3 open".into() }],
         projection: Some(
-            everturn::script::options(&serde_json::json!({"policy": "clean_tool_repair"})).unwrap(),
+            everturn_engine::script::options(&serde_json::json!({"policy": "clean_tool_repair"})).unwrap(),
         ),
         sections: everturn_views::context::Sections::parse(&serde_json::json!({"digests": {"share": 0.3}}))
             .unwrap(),
@@ -90,33 +90,39 @@ fn types_of_public_fields_have_names() {
     let scope = Everturn::open("memory:").unwrap().tenant("acme").unwrap();
     let chat = scope.create("Names").wait().unwrap();
     let appended = chat.append(NewTurn::user("hello")).wait().unwrap();
-    let everturn::State { pending_approvals, pending_tools, pins, scratchpads, .. } =
+    let everturn_engine::State { pending_approvals, pending_tools, pins, scratchpads, .. } =
         chat.state().read().unwrap();
-    let _: Vec<everturn::PendingApproval> = pending_approvals;
-    let _: Vec<everturn::PendingTool> = pending_tools;
-    let _: Vec<everturn::PinnedValue> = pins.into_values().collect();
-    let _: Vec<everturn::Scratchpad> = scratchpads.into_values().collect();
-    let _: Option<everturn::Successor> = appended.turns[0].superseded_by;
-    let _: Option<everturn::Body> = chat.log().read(0, 1).unwrap().remove(0).body;
+    let _: Vec<everturn_engine::PendingApproval> = pending_approvals;
+    let _: Vec<everturn_engine::PendingTool> = pending_tools;
+    let _: Vec<everturn_engine::PinnedValue> = pins.into_values().collect();
+    let _: Vec<everturn_engine::Scratchpad> = scratchpads.into_values().collect();
+    let _: Option<everturn_engine::Successor> = appended.turns[0].superseded_by;
+    let _: Option<everturn_engine::Body> = chat.log().read(0, 1).unwrap().remove(0).body;
     let conversation = chat.get().unwrap();
-    let _: Option<everturn::PromptRef> = conversation.system_prompt;
-    let _: Option<everturn::CheckpointRef> = conversation.checkpoint;
-    let _: Option<everturn::BudgetRef> = conversation.budget;
-    let fact = everturn::NewFact {
+    let _: Option<everturn_engine::PromptRef> = conversation.system_prompt;
+    let _: Option<everturn_engine::CheckpointRef> = conversation.checkpoint;
+    let _: Option<everturn_engine::BudgetRef> = conversation.budget;
+    let fact = everturn_engine::NewFact {
         subject: "tea".into(),
         predicate: "is".into(),
         object: "green".into(),
         ..Default::default()
     };
-    let everturn::Fact { status, sources, retracted, .. } = chat.facts().add(fact).unwrap();
-    let (_, _, _): (everturn::FactStatus, Vec<everturn::FactSource>, Option<everturn::Retraction>) =
-        (status, sources, retracted);
-    let everturn::ViewOptions { policies, signatures, reachability, clearing, .. } =
-        everturn::script::options(&serde_json::json!({"policy": "clear_tool_uses"})).unwrap();
-    let _: Vec<everturn::ProjectionPolicy> = policies;
-    let (_, _, clearing): (everturn::Signatures, everturn::Reachability, everturn::Clearing) =
-        (signatures, reachability, clearing);
-    let _: everturn::Trigger = clearing.trigger;
+    let everturn_engine::Fact { status, sources, retracted, .. } = chat.facts().add(fact).unwrap();
+    let (_, _, _): (
+        everturn_engine::FactStatus,
+        Vec<everturn_engine::FactSource>,
+        Option<everturn_engine::Retraction>,
+    ) = (status, sources, retracted);
+    let everturn_engine::ViewOptions { policies, signatures, reachability, clearing, .. } =
+        everturn_engine::script::options(&serde_json::json!({"policy": "clear_tool_uses"})).unwrap();
+    let _: Vec<everturn_engine::ProjectionPolicy> = policies;
+    let (_, _, clearing): (
+        everturn_engine::Signatures,
+        everturn_engine::Reachability,
+        everturn_engine::Clearing,
+    ) = (signatures, reachability, clearing);
+    let _: everturn_engine::Trigger = clearing.trigger;
     let context = chat.contexts().build(&ContextOptions::new(1000)).unwrap();
-    let _: everturn::BlockSource = context.included[0].source.clone();
+    let _: everturn_engine::BlockSource = context.included[0].source.clone();
 }

@@ -2,11 +2,11 @@
 
 use crate::stage::{Short, Stage, memory, refused, words};
 use base64::Engine;
-use everturn::{Format, NewStream, NewTurn, Tenant};
 use everturn_core::conversation::{Lifecycle, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Successor;
+use everturn_engine::{Format, NewStream, NewTurn, Tenant};
 use serde_json::{Value, json};
 use std::io::BufReader;
 

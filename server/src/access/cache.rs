@@ -6,9 +6,9 @@
 use super::{Caller, Credential, KEY_CACHED_FOR};
 use crate::app::{App, blocking};
 use crate::problem::Problem;
-use everturn::Grant;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_engine::Grant;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -1,9 +1,9 @@
 //! Continuing a conversation, as a prompt: its turns are the prompt's messages.
 
 use super::resources::words;
-use everturn::{ContextOptions, ListQuery, Tenant};
 use everturn_core::Error;
 use everturn_core::id::clip;
+use everturn_engine::{ContextOptions, ListQuery, Tenant};
 use rmcp::model::{CompletionInfo, GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role};
 use serde_json::Value;
 

@@ -4,9 +4,9 @@
 //! never fails the request. Content that was read before an erasure is not recorded after it: such a record has
 //! no content.
 
-use everturn::{Records, SystemWorld, Tenant, World};
 use everturn_core::Error;
 use everturn_core::json::Raw;
+use everturn_engine::{Records, SystemWorld, Tenant, World};
 use everturn_formats::session::{
     AgentToolCall, Dispatch, Entry, NewSession, Session, SessionFields, SessionOptions, Sink, ToolResult,
     milliseconds,

@@ -1,6 +1,5 @@
 //! Conversations as resources: listed, and read as Markdown or as a transcript value.
 
-use everturn::{HistoryEntry, HistoryQuery, ListQuery, Order, Tenant};
 use everturn_api::conversations::{cursor, cursor_text, preview};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -9,6 +8,7 @@ use everturn_core::message::{self, MessagePart};
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
+use everturn_engine::{HistoryEntry, HistoryQuery, ListQuery, Order, Tenant};
 use everturn_views::speech;
 use rmcp::model::{ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 use serde_json::Value;

@@ -5,13 +5,13 @@
 
 use super::service::McpCaller;
 use crate::schema::{for_each, simplify};
-use everturn::model::wait;
 use everturn_api::decode::RawRequest;
 use everturn_api::hints::in_tools;
 use everturn_api::{Noun, Request, Requester, Row, TABLE};
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
 use everturn_core::id::clip;
+use everturn_engine::model::wait;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};

@@ -2,9 +2,9 @@
 
 use super::stdio::SharedStore;
 use crate::app::blocking;
-use everturn::{ChangeKind, ChangeSubscription, Listings, Subscription, Tenant, Update};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, TenantName};
+use everturn_engine::{ChangeKind, ChangeSubscription, Listings, Subscription, Tenant, Update};
 use futures_util::StreamExt;
 use rmcp::RoleServer;
 use rmcp::model::{

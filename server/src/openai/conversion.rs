@@ -2,9 +2,9 @@
 
 use super::error::RequestError;
 use super::tools::Choice;
-use everturn::model::Provider;
 use everturn_core::Error;
 use everturn_core::json::Raw;
+use everturn_engine::model::Provider;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

@@ -3,11 +3,11 @@
 use super::items::{self, ItemIds, call_id, kind_of};
 use super::sealed::seal;
 use super::stored::{ResponseView, State, StoredRequest, done, usage};
-use everturn::model::{Delta, ModelReply};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
+use everturn_engine::model::{Delta, ModelReply};
 use serde_json::{Value, json};
 
 /// Makes the events of one response. Each is a JSON object with its name in `type`.

@@ -9,12 +9,12 @@ use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
 use axum::Router;
 use axum::routing::{get, post};
-use everturn::{HistoryEntry, HistoryQuery, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
+use everturn_engine::{HistoryEntry, HistoryQuery, Order, Tenant};
 use serde_json::Value;
 use std::sync::Arc;
 

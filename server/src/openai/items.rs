@@ -2,11 +2,11 @@
 
 use super::stored::State;
 use super::{ids, sealed};
-use everturn::Tenant;
 use everturn_core::asset;
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
+use everturn_engine::Tenant;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

@@ -7,9 +7,9 @@ use crate::json::Path;
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use everturn::Tenant;
-use everturn::model::{Configured, Provider};
 use everturn_core::id::clip;
+use everturn_engine::Tenant;
+use everturn_engine::model::{Configured, Provider};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

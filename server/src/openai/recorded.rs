@@ -11,13 +11,13 @@ use super::error::RequestError;
 use super::{completions, stored};
 use crate::app::blocking;
 use axum::http::HeaderMap;
-use everturn::model::ModelReply;
-use everturn::{HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::message::{self, MessagePart};
 use everturn_core::turn::{Role, Status, Tokens, Turn};
+use everturn_engine::model::ModelReply;
+use everturn_engine::{HistoryQuery, NewTurn, Order, Tenant};
 use serde_json::Value;
 
 /// The header that names the conversation.

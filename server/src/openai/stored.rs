@@ -1,14 +1,14 @@
 //! A response in OpenAI's format, and the part of its request that has to be stored for that.
 
 use super::{ids, items};
-use everturn::model::{Finish, ModelReply};
-use everturn::{HistoryEntry, HistoryQuery, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn, reason};
+use everturn_engine::model::{Finish, ModelReply};
+use everturn_engine::{HistoryEntry, HistoryQuery, Order, Tenant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

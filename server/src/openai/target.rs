@@ -11,8 +11,6 @@ use super::request::ResponseRequest;
 use super::stored::{KEY, StoredRequest};
 use super::{ids, items, stored, tools};
 use crate::app::blocking;
-use everturn::model::{ModelRequest, Provider};
-use everturn::{ContextOptions, GenerateOptions, Generating, HistoryEntry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{HIDDEN, Settings};
 use everturn_core::event::Visibility;
@@ -22,6 +20,10 @@ use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::message::{self, MessagePart};
 use everturn_core::pairing;
 use everturn_core::turn::{Status, Turn};
+use everturn_engine::model::{ModelRequest, Provider};
+use everturn_engine::{
+    ContextOptions, GenerateOptions, Generating, HistoryEntry, HistoryQuery, NewTurn, Tenant,
+};
 use everturn_formats::provider::{self, Input, NoMedia, Rendered, SystemSection};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

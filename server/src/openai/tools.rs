@@ -1,9 +1,9 @@
 //! Conversion of tools, and of the choice among them, between providers.
 
 use super::error::RequestError;
-use everturn::model::Provider;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
+use everturn_engine::model::Provider;
 use serde_json::{Map, Value, json};
 
 /// Converts tools to another provider's shape. Those that already have it keep their bytes; tools that only

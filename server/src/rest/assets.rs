@@ -17,13 +17,13 @@ use axum::http::header::{
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use everturn::Tenant;
 use everturn_api::ConversationName;
 use everturn_api::assets::GetAsset;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::event::Visibility;
 use everturn_core::limits::ASSET_PIECE_BYTES;
+use everturn_engine::Tenant;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::ops::Range;

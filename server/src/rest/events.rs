@@ -12,10 +12,12 @@ use axum::http::header::HeaderName;
 use axum::response::Response;
 use axum::response::sse::Event;
 use axum::routing::get;
-use everturn::{ChangeKind, ChangeSubscription, Position, Subscription, TenantChanges, Timestamp, Update};
 use everturn_api::events::{ListChanges, ListEvents, shown};
 use everturn_api::{Operation, Requester};
 use everturn_core::Error;
+use everturn_engine::{
+    ChangeKind, ChangeSubscription, Position, Subscription, TenantChanges, Timestamp, Update,
+};
 use futures_util::StreamExt;
 use serde_json::json;
 use std::collections::VecDeque;

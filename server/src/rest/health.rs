@@ -5,9 +5,9 @@ use crate::problem::Problem;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
-use everturn::ListQuery;
 use everturn_core::Error;
 use everturn_core::error::code;
+use everturn_engine::ListQuery;
 use std::sync::Arc;
 use std::time::Duration;
 

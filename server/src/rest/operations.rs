@@ -14,13 +14,13 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, LOCATION};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
-use everturn::Tenant;
-use everturn::model::wait;
 use everturn_api::decode::{InvalidRequest, Part, RawRequest};
 use everturn_api::{About, Method, Reply, Requester, Row, TABLE, Threads, Work};
 use everturn_core::Error;
 use everturn_core::error::code;
 use everturn_core::id::{ConversationId, clip};
+use everturn_engine::Tenant;
+use everturn_engine::model::wait;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -3,12 +3,12 @@
 use super::{Settings, wrong};
 use crate::config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
 use crate::telemetry::Telemetry;
-use everturn::model::{
+use everturn_core::Error;
+use everturn_engine::model::{
     Configured, Embed, Embedder, Embedding, Endpoint, HttpEmbedder, HttpModel, ModelSummarizer, Protocol,
     Secret, Summarizer,
 };
-use everturn::{Options, Price, Quota, Quotas};
-use everturn_core::Error;
+use everturn_engine::{Options, Price, Quota, Quotas};
 use jsonwebtoken::Algorithm;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -6,11 +6,13 @@ use crate::mcp::{Client, last};
 use crate::openapi::{document, operations};
 use crate::stage::{Stage, config};
 use crate::tokens::{self, SECRET, jwt_config};
-use everturn::{ConversationHandle, Everturn, Format, NewFact, NewKey, NewStream, NewTurn, Options, Tenant};
 use everturn_core::access::KeyRole;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::id::{ConversationId, KeyId};
 use everturn_core::time::Timestamp;
+use everturn_engine::{
+    ConversationHandle, Everturn, Format, NewFact, NewKey, NewStream, NewTurn, Options, Tenant,
+};
 use everturn_server::{Config, Limits};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -73,7 +75,7 @@ pub fn asking() -> Config {
 /// The objects of one tenant, by the variables of paths.
 fn furnish(store: &Everturn, name: &str) -> (ConversationId, BTreeMap<&'static str, String>) {
     let tenant = store.tenant(name).unwrap();
-    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
     let said = tenant.conversation(id).append(NewTurn::user(MARKER).by(MARKER)).wait().unwrap();
     let open = tenant.conversation(id).open(NewStream::default()).wait().unwrap();
     let asset = tenant
@@ -232,18 +234,19 @@ async fn a_counter_sees_numbers_and_no_words() {
     key(&store, "acme", KeyRole::Admin);
     let (_, words) = key(&store, "acme", KeyRole::Counter);
     let tenant = store.tenant("acme").unwrap();
-    let raw = || everturn::Raw::of(&json!({"note": MARKER})).unwrap();
+    let raw = || everturn_engine::Raw::of(&json!({"note": MARKER})).unwrap();
     let settings = everturn_core::conversation::Settings {
         title: Some(Some(MARKER.into())),
         owner: Some(Some(MARKER.into())),
         participants: vec![MARKER.into()],
         metadata: [(MARKER.to_string(), raw())].into(),
-        policy: [("facts".to_string(), everturn::Raw::of(&json!({"model": MARKER})).unwrap())].into(),
+        policy: [("facts".to_string(), everturn_engine::Raw::of(&json!({"model": MARKER})).unwrap())].into(),
         system_prompt: Some(Some(everturn_core::conversation::SystemPrompt::new(MARKER.into()))),
         ..Default::default()
     };
-    let chat = tenant.create(everturn::NewConversation { settings, ..Default::default() }).wait().unwrap();
-    let tokens = Some(everturn::Tokens { prompt: Some(70), completion: Some(7) });
+    let chat =
+        tenant.create(everturn_engine::NewConversation { settings, ..Default::default() }).wait().unwrap();
+    let tokens = Some(everturn_engine::Tokens { prompt: Some(70), completion: Some(7) });
     chat.append(NewTurn { tokens, ..NewTurn::assistant(MARKER) }.by(MARKER)).wait().unwrap();
     let id = chat.id();
     let stage = Stage::over(store, asking()).await;
@@ -281,7 +284,7 @@ async fn a_counter_sees_numbers_and_no_words() {
         assert_eq!(get(path).await.0, 403, "{path}");
     }
     // A conversation without a title has no preview either.
-    let untitled = tenant.create(everturn::NewConversation::default()).wait().unwrap();
+    let untitled = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap();
     untitled.append(NewTurn::user(MARKER)).wait().unwrap();
     for path in ["/api/v1/conversations".to_string(), format!("/api/v1/conversations/{}", untitled.id())] {
         let (status, text) = get(&path).await;
@@ -465,7 +468,7 @@ async fn recall_tells_nothing_of_what_others_store() {
     let (_, words) = key(&store, "acme", KeyRole::Writer);
     let own = store.tenant("acme").unwrap();
     let say = |tenant: &Tenant, texts: &[&str]| {
-        let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
         let turns = texts.iter().map(|text| NewTurn::user(text));
         tenant.conversation(id).append_all(turns).wait().unwrap();
         id
@@ -566,8 +569,13 @@ impl Watched {
     async fn over(store: Everturn) -> Watched {
         let ((_, admin), reader) =
             (key(&store, "acme", KeyRole::Admin), key(&store, "acme", KeyRole::Reader));
-        let id =
-            store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
+        let id = store
+            .tenant("acme")
+            .unwrap()
+            .create(everturn_engine::NewConversation::default())
+            .wait()
+            .unwrap()
+            .id();
         let stage = Stage::over(store.clone(), asking()).await;
         Watched { stage, store, admin, reader, events: format!("/api/v1/conversations/{id}/events") }
     }
@@ -623,8 +631,13 @@ async fn a_key_that_another_process_revokes_ends_its_live_streams() {
     let url = format!("sqlite:{}", folder.path().join("store.db").display());
     let writer = Everturn::open(&url).unwrap();
     let (id, words) = key(&writer, "acme", KeyRole::Reader);
-    let conversation =
-        writer.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
+    let conversation = writer
+        .tenant("acme")
+        .unwrap()
+        .create(everturn_engine::NewConversation::default())
+        .wait()
+        .unwrap()
+        .id();
     let reading = Everturn::open_with(&url, Options { read_only: true, ..Options::default() }).unwrap();
     let stage = Stage::over(reading, asking()).await;
     let events = stage.request(Method::GET, &format!("/api/v1/conversations/{conversation}/events"));
@@ -644,8 +657,13 @@ async fn the_first_key_ends_live_streams_without_one() {
     let url = format!("sqlite:{}", folder.path().join("store.db").display());
     let writer = Everturn::open(&url).unwrap();
     let reading = Everturn::open_with(&url, Options { read_only: true, ..Options::default() }).unwrap();
-    let id =
-        writer.tenant("default").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = writer
+        .tenant("default")
+        .unwrap()
+        .create(everturn_engine::NewConversation::default())
+        .wait()
+        .unwrap()
+        .id();
     let events = format!("/api/v1/conversations/{id}/events");
     let (here, there) = (Stage::over(writer.clone(), asking()).await, Stage::over(reading, asking()).await);
     let mut open = Vec::new();
@@ -666,7 +684,13 @@ async fn the_first_key_ends_live_streams_without_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_expires_ends_its_live_streams() {
     let store = Everturn::open("memory:").unwrap();
-    let id = store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = store
+        .tenant("acme")
+        .unwrap()
+        .create(everturn_engine::NewConversation::default())
+        .wait()
+        .unwrap()
+        .id();
     let config = Config { jwt: Some(jwt_config()), ..asking() };
     let stage = Stage::over(store, config).await;
     let claims = json!({"tenant": "acme", "role": "reader", "sub": "ann"});
@@ -692,8 +716,13 @@ async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
         let (store, steps) = crate::generations::store();
         let ((_, _admin), (id, words)) =
             (key(&store, "acme", KeyRole::Admin), key(&store, "acme", KeyRole::Writer));
-        let conversation =
-            store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
+        let conversation = store
+            .tenant("acme")
+            .unwrap()
+            .create(everturn_engine::NewConversation::default())
+            .wait()
+            .unwrap()
+            .id();
         let stage = Stage::over(store.clone(), asking()).await;
         let body = if path.starts_with("/v1/responses") {
             json!({"model": "default", "stream": true, "input": "hi"})

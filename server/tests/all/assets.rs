@@ -1,7 +1,7 @@
 //! Assets over REST.
 
 use crate::stage::{Stage, answer, config};
-use everturn::Everturn;
+use everturn_engine::Everturn;
 use everturn_server::Config;
 use reqwest::{Method, Response};
 use serde_json::json;

@@ -1,8 +1,8 @@
 //! One client that takes all it can, beside another that is still served.
 
 use crate::stage::{Stage, answer, config};
-use everturn::{Everturn, NewKey, NewTurn, Options};
 use everturn_core::access::KeyRole;
+use everturn_engine::{Everturn, NewKey, NewTurn, Options};
 use everturn_server::{Config, Limits};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -211,7 +211,7 @@ async fn a_tenant_has_limits_over_all_its_keys() {
     let limits = Limits { tenant_concurrent: 2, ..Limits::default() };
     let two = Two::with(limits).await;
     let tenant = two.store.tenant("greedy").unwrap();
-    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
     let new = NewKey::new("greedy", KeyRole::Admin);
     let other = two.store.keys().create(new).unwrap().1;
     let path = format!("/api/v1/conversations/{id}/events");
@@ -257,7 +257,7 @@ async fn answers_that_are_not_read_stop_their_own_tenant_only() {
     for (limits, request) in [(own, "GET /turns"), (of_all, "GET /turns"), (own, "POST /project")] {
         let two = Two::with(limits).await;
         let tenant = two.store.tenant("greedy").unwrap();
-        let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
         // More than the buffers of a socket hold.
         let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
         tenant.conversation(id).append(large).wait().unwrap();
@@ -297,7 +297,7 @@ async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
     };
     let two = Two::with(limits).await;
     let tenant = two.store.tenant("greedy").unwrap();
-    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
     let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
     tenant.conversation(id).append(large).wait().unwrap();
     for request in ["GET /turns", "POST /project"] {
@@ -324,7 +324,7 @@ async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
 async fn a_page_is_bounded_in_bytes() {
     let two = Two::with(Limits::default()).await;
     let tenant = two.store.tenant("greedy").unwrap();
-    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
     for n in 0..20 {
         let text = format!("{n} {}", "x".repeat(512 * 1024));
         tenant.conversation(id).append(NewTurn::user(&text)).wait().unwrap();
@@ -368,7 +368,7 @@ async fn a_view_is_bounded_in_bytes_and_an_export_is_not() {
     let options = Options { whole_bytes_max: 1024 * 1024, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
     let tenant = store.tenant("default").unwrap();
-    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
     for _ in 0..3 {
         tenant.conversation(id).append(NewTurn::user(&"x".repeat(400_000))).wait().unwrap();
     }

@@ -1,7 +1,7 @@
 //! Conversations over REST.
 
 use crate::stage::{Stage, answer, config};
-use everturn::Everturn;
+use everturn_engine::Everturn;
 use reqwest::Method;
 use serde_json::json;
 
@@ -201,8 +201,8 @@ async fn a_life_archived_resumed_closed_reset_forked_deleted() {
 async fn another_tenants_ids_look_absent() {
     let store = Everturn::open("memory:").unwrap();
     let other = store.tenant("other").unwrap();
-    let theirs = other.create(everturn::NewConversation::default()).wait().unwrap().id();
-    let said = other.conversation(theirs).append(everturn::NewTurn::user("secret"));
+    let theirs = other.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
+    let said = other.conversation(theirs).append(everturn_engine::NewTurn::user("secret"));
     let turn = said.wait().unwrap().turns[0].id;
     let asset = other.conversation(theirs).assets().add(None, "text/plain", b"secret".to_vec()).unwrap().id;
     let stage = Stage::over(store, config()).await;

@@ -2,11 +2,11 @@
 
 use crate::live::Live;
 use crate::stage::{Stage, config};
-use everturn::{Everturn, NewConversation, NewStream, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
+use everturn_engine::{Everturn, NewConversation, NewStream, NewTurn, Options, Tenant};
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -2,13 +2,13 @@
 
 use crate::live::Live;
 use crate::stage::{Stage, answer, config};
-use everturn::model::{
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use everturn_engine::model::{
     Configured, Delta, Finish, Generation, GenerationStep, LanguageModel, ModelReply, ModelRequest, Provider,
     ReplyTokens, ToolCall,
 };
-use everturn::{Everturn, Options};
-use everturn_core::Error;
-use everturn_core::json::Raw;
+use everturn_engine::{Everturn, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Limits, foreign origins, exposed addresses, certificates.
 
 use crate::stage::{Stage, answer, config};
-use everturn::{Everturn, NewKey};
 use everturn_core::access::KeyRole;
+use everturn_engine::{Everturn, NewKey};
 use everturn_server::{App, Config, Limits, Server, Tls, serve};
 use reqwest::Method;
 use serde_json::json;
@@ -49,7 +49,7 @@ async fn a_key_may_ask_so_often() {
 async fn a_key_may_have_so_many_streams() {
     let (store, words) = store_with_key();
     let tenant = store.tenant("acme").unwrap();
-    let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
     let stage = Stage::over(store, limited(Limits { concurrent: 2, ..Limits::default() })).await;
     let path = format!("/api/v1/conversations/{id}/events");
     let follow = || {
@@ -65,7 +65,7 @@ async fn a_key_may_have_so_many_streams() {
     drop(first);
     // The server notices a disconnect when it next sends something.
     loop {
-        tenant.conversation(id).append(everturn::NewTurn::user("x")).wait().unwrap();
+        tenant.conversation(id).append(everturn_engine::NewTurn::user("x")).wait().unwrap();
         if follow().await.unwrap().status() == 200 {
             break;
         }

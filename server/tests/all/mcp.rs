@@ -1,8 +1,8 @@
 //! MCP over HTTP, message by message, without a client library.
 
 use crate::stage::{Stage, config};
-use everturn::{Everturn, NewKey, Options};
 use everturn_core::access::KeyRole;
+use everturn_engine::{Everturn, NewKey, Options};
 use everturn_server::Config;
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -318,7 +318,7 @@ async fn lists_of_resources_come_in_pages() {
     let store = Everturn::open_with("memory:", Options::default()).unwrap();
     let tenant = store.tenant("default").unwrap();
     for _ in 0..130 {
-        tenant.create(everturn::NewConversation::default()).wait().unwrap();
+        tenant.create(everturn_engine::NewConversation::default()).wait().unwrap();
     }
     let stage = Stage::over(store, config()).await;
     let client = Client::begin(&stage).await;
@@ -363,7 +363,13 @@ async fn a_session_ends_with_its_key() {
     let new = NewKey::new("acme", KeyRole::Admin);
     let (_, admin) = store.keys().create(new.clone()).unwrap();
     let (key, words) = store.keys().create(new).unwrap();
-    let id = store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
+    let id = store
+        .tenant("acme")
+        .unwrap()
+        .create(everturn_engine::NewConversation::default())
+        .wait()
+        .unwrap()
+        .id();
     let mut stage = Stage::over(store.clone(), Config { keys_required: None, ..config() }).await;
     stage.bearer(&words);
     let client = Client::begin(&stage).await;

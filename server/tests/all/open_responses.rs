@@ -4,8 +4,8 @@
 use crate::openai::{events, stage, stage_and_tenant};
 use crate::scripted_provider::ScriptedProvider;
 use crate::stage::{Stage, answer, config};
-use everturn::{Everturn, NewKey};
 use everturn_core::access::KeyRole;
+use everturn_engine::{Everturn, NewKey};
 use everturn_server::{App, Config};
 use futures_util::{SinkExt, StreamExt};
 use reqwest::Method;

@@ -2,7 +2,7 @@
 
 use crate::scripted_provider::ScriptedProvider;
 use crate::stage::{Stage, answer, config};
-use everturn::Tenant;
+use everturn_engine::Tenant;
 use everturn_server::App;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -394,6 +394,6 @@ async fn completions_are_stored_where_that_is_asked_for() {
     // Another conversation is no completion, whoever asks for it.
     let made = stage.conversation().await;
     stage.get(&format!("/v1/chat/completions/{}", made.replace("conv_", "chatcmpl-")), 404).await;
-    assert_eq!(tenant.list(everturn::ListQuery::default()).unwrap().data.len(), 2);
+    assert_eq!(tenant.list(everturn_engine::ListQuery::default()).unwrap().data.len(), 2);
     stage.stop().await;
 }

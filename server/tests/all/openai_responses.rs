@@ -1,7 +1,7 @@
 //! Responses on the wire: the order of events, and what is stored.
 
 use crate::openai::{events, read_events, stage, stage_and_tenant};
-use everturn::ListQuery;
+use everturn_engine::ListQuery;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -1,8 +1,8 @@
-//! Serving of the page's files. The page itself is tested in a browser, in `web/test`.
+//! Serving of the page's files. The page itself is tested in a browser, in `server/web/test`.
 
 use crate::stage::{Stage, config};
-use everturn::{Everturn, NewKey};
 use everturn_core::access::KeyRole;
+use everturn_engine::{Everturn, NewKey};
 use everturn_server::Config;
 use reqwest::Method;
 

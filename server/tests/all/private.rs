@@ -8,7 +8,7 @@ use crate::scripted_provider::ScriptedProvider;
 use crate::stage::{Stage, answer};
 use crate::tokens::{self, SECRET, jwt_config};
 use base64::Engine;
-use everturn::{
+use everturn_engine::{
     CompactOptions, ContextOptions, ConversationHandle, Everturn, KeyRole, NewFact, NewKey, NewStream,
     NewTurn, Visibility,
 };
@@ -74,7 +74,7 @@ fn furnish(store: &Everturn) -> (ConversationHandle, BTreeMap<&'static str, Stri
     let given = chat.contexts().build(&given).unwrap();
     assert!(format!("{:?}", given.messages).contains(CANARY), "{given:?}");
     let receipt = chat.contexts().record(&given).unwrap();
-    chat.contexts().project_turn(&everturn::ViewOptions::default()).unwrap();
+    chat.contexts().project_turn(&everturn_engine::ViewOptions::default()).unwrap();
     say(NewTurn::user("The harbour closes at noon.").by("bob"));
     let compact = CompactOptions { keep_last: Some(1), extractive: true, ..CompactOptions::default() };
     let _ = chat.compaction().compact(compact);

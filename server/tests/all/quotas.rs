@@ -1,8 +1,8 @@
 //! Quotas of tenants.
 
 use crate::stage::{Stage, answer, config};
-use everturn::{Everturn, NewKey, Options, Quota, Quotas};
 use everturn_core::access::KeyRole;
+use everturn_engine::{Everturn, NewKey, Options, Quota, Quotas};
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::{Value, json};

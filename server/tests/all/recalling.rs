@@ -1,7 +1,7 @@
 //! Recall over HTTP.
 
 use crate::stage::{Stage, config};
-use everturn::{Everturn, Options};
+use everturn_engine::{Everturn, Options};
 use serde_json::json;
 
 /// "Nothing found" alone would suggest that it was never said.

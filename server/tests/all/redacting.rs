@@ -2,7 +2,7 @@
 
 use crate::access::ask;
 use crate::stage::{Stage, answer, config};
-use everturn::Everturn;
+use everturn_engine::Everturn;
 use reqwest::Method;
 use serde_json::json;
 
@@ -141,11 +141,11 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
         assert_eq!(grown["added"], 3, "{grown}");
 
         let tenant = store.tenant("default").unwrap();
-        let all = tenant.list(everturn::ListQuery::default()).unwrap().data;
+        let all = tenant.list(everturn_engine::ListQuery::default()).unwrap().data;
         for conversation in &all {
             let chat = tenant.conversation(conversation.id);
             let mut file = Vec::new();
-            chat.export(everturn::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
+            chat.export(everturn_engine::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
             let file = String::from_utf8_lossy(&file).into_owned();
             let at = file.find(&secret).map(|at| file[at.saturating_sub(200)..at + 20].to_string());
             assert_eq!(at, None);
@@ -157,7 +157,7 @@ async fn a_secret_is_masked_wherever_it_comes_in() {
             let prompt = chat.state().system_prompt(None).unwrap();
             if let Some(prompt) = prompt {
                 assert_eq!(
-                    everturn::Hash::of(prompt.content.as_bytes()),
+                    everturn_engine::Hash::of(prompt.content.as_bytes()),
                     prompt.sha256,
                     "it is the text's own"
                 );

@@ -13,8 +13,10 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use everturn::model::{Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Limits, Protocol};
-use everturn::{Everturn, Options};
+use everturn_engine::model::{
+    Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Limits, Protocol,
+};
+use everturn_engine::{Everturn, Options};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,6 +1,6 @@
 //! A server on a free port, in this process, that ends with the test.
 
-use everturn::{Everturn, Options, script::Metered};
+use everturn_engine::{Everturn, Options, script::Metered};
 use everturn_server::{App, Config, Server, serve};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::Value;

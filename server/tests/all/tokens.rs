@@ -1,7 +1,7 @@
 //! Tokens, as an issuer would sign them, and their acceptance.
 
 use crate::stage::{Stage, answer, config};
-use everturn::Everturn;
+use everturn_engine::Everturn;
 use everturn_server::{Config, Hidden, Jwt, JwtKeys};
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};

@@ -1,7 +1,7 @@
 //! Export, import and verification over REST.
 
 use crate::stage::{Stage, answer, config};
-use everturn::{Everturn, NewTurn, Options};
+use everturn_engine::{Everturn, NewTurn, Options};
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -250,7 +250,7 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
     let id = {
         let store = Everturn::open_with(&url, quiet()).unwrap();
         let tenant = store.tenant("default").unwrap();
-        let id = tenant.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let id = tenant.create(everturn_engine::NewConversation::default()).wait().unwrap().id();
         for n in 0..3000 {
             let turn = NewTurn::user(&format!("turn {n} {}", "words ".repeat(20)));
             tenant.conversation(id).append(turn).wait().unwrap();

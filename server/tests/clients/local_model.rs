@@ -2,11 +2,11 @@
 
 use crate::stage::{Stage, config};
 use crate::{python, script};
-use everturn::model::{
+use everturn_core::json::Raw;
+use everturn_engine::model::{
     Configured, Endpoint, Generation, HttpModel, LanguageModel, ModelRequest, Protocol, Provider,
 };
-use everturn::{Everturn, Options};
-use everturn_core::json::Raw;
+use everturn_engine::{Everturn, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};

@@ -6,8 +6,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![allow(dead_code, reason = "the other test binary uses the rest of it")]
 
-#[cfg(feature = "bert")]
-mod folder_model;
 mod local_model;
 mod mcp;
 mod schemathesis;

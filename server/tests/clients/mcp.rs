@@ -2,7 +2,7 @@
 
 use crate::stage::{Stage, config};
 use crate::{python, script, succeeded, told};
-use everturn::Everturn;
+use everturn_engine::Everturn;
 use everturn_server::Config;
 use std::path::Path;
 use std::process::Command;

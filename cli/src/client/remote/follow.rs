@@ -2,11 +2,11 @@
 
 use super::super::Updates;
 use super::http::{Problem, SILENCE_MAX, Server};
-use everturn::{Chunk, Update};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::limits::STREAM_BYTES_MAX;
+use everturn_engine::{Chunk, Update};
 use everturn_formats::wire::sse::{self, Parser};
 use reqwest::Response;
 use serde::Deserialize;

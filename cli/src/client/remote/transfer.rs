@@ -2,8 +2,8 @@
 
 use super::http::{Request, Server};
 use crate::output::Failure;
-use everturn::{ImportOptions, Imported};
 use everturn_core::Error;
+use everturn_engine::{ImportOptions, Imported};
 use reqwest::Body;
 use std::io::{self, BufRead, Write};
 use tokio::sync::mpsc::{Receiver, channel};

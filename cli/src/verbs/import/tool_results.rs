@@ -1,10 +1,10 @@
 //! Files that Claude Code keeps beside a session's file: results that were too large for it.
 
 use crate::client::Client;
-use everturn::Imported;
 use everturn_api::assets::ListAssets;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_engine::Imported;
 use std::path::Path;
 
 /// Maximum size of an attached file, in bytes.

@@ -2,8 +2,8 @@
 //! same actors.
 
 use super::*;
-use everturn::{Caller, Visibility};
 use everturn_core::access::KeyRole;
+use everturn_engine::{Caller, Visibility};
 
 fn whispered(text: &str, audience: &[&str]) -> NewTurn {
     let audience = audience.iter().map(|name| name.to_string()).collect();

@@ -1,7 +1,7 @@
 //! Generating with what is recalled: the model reads it once, and nobody takes it for something that was said again.
 
 use super::*;
-use everturn::{NewFact, RecallOptions, RecallRequest};
+use everturn_engine::{NewFact, RecallOptions, RecallRequest};
 use everturn_views::recall::RecallKind as Found;
 
 #[test]

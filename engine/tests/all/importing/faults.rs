@@ -4,8 +4,8 @@ use super::{Claude, call, import, kept, said, stands};
 use crate::child::{Process, given, tell};
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, quiet, turns_of};
-use everturn::{Everturn, HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::id::ConversationId;
+use everturn_engine::{Everturn, HistoryQuery, NewTurn, Order, Tenant};
 use proptest::prelude::*;
 use serde_json::json;
 use std::fs::File;
@@ -59,7 +59,8 @@ fn drawn(dice: &mut Dice, steps: usize) -> Claude {
 
 /// All conversations of a tenant, as far as they do not depend on when they were imported.
 fn everything(scope: &Tenant) -> Vec<(ConversationId, Vec<String>, Vec<String>)> {
-    let mut all: Vec<_> = scope.list(everturn::ListQuery { limit: 1000, ..Default::default() }).unwrap().data;
+    let mut all: Vec<_> =
+        scope.list(everturn_engine::ListQuery { limit: 1000, ..Default::default() }).unwrap().data;
     all.sort_by_key(|conversation| conversation.id);
     all.iter()
         .map(|conversation| {

@@ -2,10 +2,10 @@
 
 use super::{import, kept, said, stands};
 use crate::stage::{Short, memory, refused};
-use everturn::{Error, Format, HistoryEntry, HistoryQuery, ImportOptions, Imported, NewTurn, Tenant};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
+use everturn_engine::{Error, Format, HistoryEntry, HistoryQuery, ImportOptions, Imported, NewTurn, Tenant};
 use serde_json::json;
 
 fn rollout() -> Vec<String> {
@@ -337,7 +337,8 @@ fn a_session_that_was_deleted_stays_deleted() {
 /// Calls of models with their tokens, which the head of a page names, too.
 fn spent(scope: &Tenant, id: ConversationId) -> (u64, u64, u64) {
     let all = scope.token_usage(3660, Some(id)).unwrap().days;
-    let sum = |number: fn(&everturn::Spent) -> u64| all.iter().map(|day| number(&day.spent)).sum::<u64>();
+    let sum =
+        |number: fn(&everturn_engine::Spent) -> u64| all.iter().map(|day| number(&day.spent)).sum::<u64>();
     let (calls, prompt, completion) = (sum(|it| it.calls), sum(|it| it.prompt), sum(|it| it.completion));
     let page = exported(scope, id, Format::Html).replace(',', "");
     assert!(

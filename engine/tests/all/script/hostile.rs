@@ -1,7 +1,7 @@
 //! Scripts that try to take the process with them.
 
 use super::{of, refusal, said, view};
-use everturn::script;
+use everturn_engine::script;
 use everturn_views::projection::Message;
 use serde_json::json;
 

@@ -3,8 +3,8 @@
 //! Encoding takes seconds of CPU time, so it runs neither on a caller's executor nor on every core: batches share a
 //! few threads, and a single text (a query somebody waits for) goes to others and never queues behind them.
 
-use crate::load;
 use everturn_core::Error;
+use everturn_engine::model::{lower_priority, recalls_at_once_max};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ impl Workers {
                 .thread_name(move |_| name.clone())
                 .start_handler(move |_| {
                     if in_background {
-                        load::lower_priority();
+                        lower_priority();
                     }
                 })
                 .build()
@@ -45,7 +45,7 @@ impl Workers {
         let question = |at| pool(format!("everturn-ask-{at}"), false);
         let batch = |at| pool(format!("everturn-encode-{at}"), true);
         Ok(Workers {
-            questions: (0..load::heavy_max()).map(question).collect::<Result<_, _>>()?,
+            questions: (0..recalls_at_once_max()).map(question).collect::<Result<_, _>>()?,
             batches: (0..threads.max(1)).map(batch).collect::<Result<_, _>>()?,
             next: AtomicUsize::new(0),
         })

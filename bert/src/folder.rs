@@ -1,12 +1,12 @@
 //! A sentence embedding model in a folder: BERT in the layout of model hubs, run on the local CPU.
 
-use super::Embed;
-use super::local::{Encode, Workers};
+use crate::workers::{Encode, Workers};
 use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::{BertModel, Config};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_engine::model::Embed;
 use everturn_views::vectors;
 use futures_util::future::BoxFuture;
 use std::path::{Path, PathBuf};

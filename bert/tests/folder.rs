@@ -1,10 +1,16 @@
-//! Embedders from a folder: the feature `bert`.
+//! Models in a folder, against a plain implementation of the same network.
 
-use super::{texts, tiny};
-use everturn::model::{Embed, Embedder, FolderEmbedder, wait};
+mod tiny;
+
+use everturn_bert::FolderEmbedder;
+use everturn_engine::model::{Embed, Embedder, wait};
 use std::path::Path;
 
-fn open(folder: &Path) -> Result<FolderEmbedder, everturn::Error> {
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| text.to_string()).collect()
+}
+
+fn open(folder: &Path) -> Result<FolderEmbedder, everturn_engine::Error> {
     FolderEmbedder::with_threads(folder, 2)
 }
 
@@ -12,6 +18,7 @@ fn open(folder: &Path) -> Result<FolderEmbedder, everturn::Error> {
 fn a_folder_is_chosen_by_a_word() {
     let folder = tempfile::tempdir().unwrap();
     tiny::Tiny::write(folder.path());
+    everturn_bert::install();
     let word = format!("folder:{}", folder.path().display());
     assert_eq!(word.parse::<Embedder>().unwrap().open().unwrap().dimensions(), Some(tiny::HIDDEN));
 }
