@@ -5,6 +5,7 @@ use crate::event::{Event, Visibility, kind};
 use crate::id::{ConversationId, EventId, TurnId};
 use crate::json::{self, Raw};
 use crate::message;
+
 use crate::time::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeMap;
@@ -409,11 +410,6 @@ impl Turn {
     #[doc(hidden)]
     pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
         let body: TurnBody = content.read().unwrap_or_default();
-        // Earlier versions stored the end of a streamed turn as it came, also without a role.
-        let message = body.message.map(|message| {
-            let named = message::in_role(message.get(), row.role).and_then(|named| Raw::joined(named).ok());
-            named.unwrap_or(message)
-        });
         Turn {
             id: row.id,
             conversation,
@@ -423,7 +419,7 @@ impl Turn {
             role: row.role,
             speaker: None,
             spoken: Vec::new(),
-            message,
+            message: body.message,
             status: row.status,
             partial: None,
             tokens: body.tokens,
