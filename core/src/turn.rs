@@ -5,7 +5,6 @@ use crate::event::{Event, Visibility, kind};
 use crate::id::{ConversationId, EventId, TurnId};
 use crate::json::{self, Raw};
 use crate::message;
-
 use crate::time::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeMap;
