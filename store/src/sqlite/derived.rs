@@ -3,7 +3,6 @@
 //! The same code does both. To compare, it runs over empty temporary tables that shadow the stored ones;
 //! afterwards the two sets of rows are compared.
 
-use super::branches;
 use super::erase;
 use super::lookup::InDatabase;
 use super::parents;
@@ -35,10 +34,6 @@ const TABLES: &[&str] = &[
     "settled",
     "idempotency",
 ];
-
-/// Those of them that contain only rows of single conversations.
-pub const OF_CONVERSATIONS: &[&str] =
-    &["places", "turn_rows", "assets", "asset_references", "fact_rows", "summaries", "echoes", "folds"];
 
 /// The part of a conversation's row that is not derived from its events.
 struct Given {

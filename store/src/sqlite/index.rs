@@ -4,7 +4,7 @@ use super::lookup::InDatabase;
 use super::read;
 use super::recent::Recent;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, signed};
-use super::{Sqlite, branches, derived, door, erase, explain, failed};
+use super::{Sqlite, derived, door, erase, explain, failed};
 use crate::index::id_range;
 use crate::{
     AssetIndex, ConversationIndex, ConversationQuery, FoldCache, ListOrder, Log, Maintenance, ProblemKind,

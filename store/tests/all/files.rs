@@ -3,14 +3,13 @@
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
-use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::time::Timestamp;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{
-    AssetIndex, CheckedIndex, CheckedLog, ConversationIndex, ConversationQuery, Log, Maintenance, Provenance,
-    TurnIndex, TurnQuery,
+    AssetIndex, CheckedIndex, CheckedLog, ConversationIndex, ConversationQuery, Log, Maintenance, TurnIndex,
+    TurnQuery,
 };
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
