@@ -104,7 +104,7 @@ pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 #[doc(hidden)]
 pub use listings::Listings;
-pub use proof::{ConversationLog, Doctor, Finding, Repaired};
+pub use proof::{ConversationLog, Doctor, Finding};
 pub use quota::{Quota, Quotas};
 pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use streaming::changes::{ChangeKind, ChangeSubscription, ConversationChange, TenantChanges};
