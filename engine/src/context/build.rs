@@ -83,6 +83,7 @@ fn form(version: u32) -> CheckpointForm {
 
 /// Context of a model call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Context {
     /// Messages in the provider's shape.
     pub messages: Vec<Raw>,

@@ -21,6 +21,7 @@ use std::ops::ControlFlow;
 
 /// A view of a conversation.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Projection {
     /// The result object: messages, indices, counts, hash, pointers, event.
     pub result: Raw,
