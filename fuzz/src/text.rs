@@ -3,9 +3,7 @@
 use crate::text_of;
 use everturn_core::access::KeyRole;
 use everturn_core::chain::{Hash, Verifier};
-use everturn_core::conversation::{
-    POLICIES, Settings, check_policy, fork_title, is_project, without_fork_mark,
-};
+use everturn_core::conversation::{POLICIES, Settings, check_policy, fork_title, is_project};
 use everturn_core::event::{Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId, clip};
 use everturn_core::json::{self, Raw};

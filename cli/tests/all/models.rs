@@ -329,7 +329,7 @@ fn an_owner_that_cannot_ask_a_named_model_is_not_asked_for_another() {
     let shell = Shell::new();
     let id = shell.new_conversation();
     let model = FakeModel::says("To Lisbon, then.");
-    let server = Serving::start(&shell, &[]);
+    let _server = Serving::start(&shell, &[]);
     let (socket, real) = (shell.path("store.db-owner/socket"), shell.path("store.db-owner/real"));
     std::fs::rename(&socket, &real).unwrap();
     let listener = UnixListener::bind(&socket).unwrap();
