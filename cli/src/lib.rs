@@ -80,10 +80,32 @@
 //!
 //! Every [`Error`] has a class, a stable [`code`](Error::code), and a text with the problem and the remedy.
 //!
+//! # What may grow
+//!
+//! Options, queries and policies are constructed with `..Default::default()`, or with their `new`: any release may add fields. What is
+//! returned is only read.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `program` (default) | the command-line program, with all of the following |
+//! | `postgres` | stores in PostgreSQL |
+//! | `objects` | assets of such stores in S3, Google Cloud Storage, Azure or a shared folder; turns on `postgres` |
+//! | `models` | clients of model servers: [`model`]`::HttpModel`, `HttpEmbedder`, `Endpoint` |
+//! | `scripts` | projectors written as scripts: [`script`]`::Script` |
+//! | `embedder` | the built-in embedder, with its table of 8 MB: recall by meaning |
+//! | `bert` | embedders from a folder |
+//!
+//! A library turns off what it does not need: `cargo add everturn --no-default-features`. Stores in memory and in SQLite, the log, contexts
+//! and recall by words are always there. What needs a missing feature is refused with the code `feature.missing`.
+//!
 //! # Not here
 //!
 //! The library opens no port, reads no arguments and formats nothing for people: the `everturn` program does. It is in this package,
 //! behind the feature `program`.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "bert")]
 pub use everturn_bert as bert;

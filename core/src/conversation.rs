@@ -85,6 +85,7 @@ pub struct PromptRef {
 
 /// The checkpoint in force: the content of a compaction event, without its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct CheckpointRef {
     /// The compaction event.
     pub event: EventId,
@@ -100,6 +101,7 @@ pub struct CheckpointRef {
 
 /// Content of the last `transcript_budget` event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct BudgetRef {
     /// `seq` of the event.
     pub seq: u64,

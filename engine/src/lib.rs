@@ -4,6 +4,10 @@
 //! Programs add the package `everturn`, which re-exports all of this and whose front page is the guide.
 //!
 //! Not here: the engine opens no port, reads no arguments and formats nothing for people.
+//!
+//! How to build and change it: `CONTRIBUTING.md` in the root of the repository. What it keeps out: `SECURITY.md` there.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // Reading order: `everturn` opens a store, `tenant` and `conversation` are its handles, `ingest` turns input into drafts of events, `journal`
 // and `writer` commit them, and tell each `Observer`. Each feature has a folder: `context`, `streaming`, `compaction`, `recall`, `facts`,
@@ -57,7 +61,7 @@ pub use conversation::{
 };
 pub use copy::{Copied, NotCopied};
 pub use erasing::{ErasedActor, Records};
-pub use everturn::{Everturn, Options, store_file};
+pub use everturn::{Everturn, Options, sqlite_notices, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::approval::{Approval, ApprovalBody};
 pub use everturn_core::asset::{Asset, Storage};

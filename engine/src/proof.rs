@@ -18,6 +18,7 @@ use std::collections::{HashMap, HashSet};
 
 /// A problem of a store, with advice.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Finding {
     /// The tenant, if the problem concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,6 +48,7 @@ impl From<StoreProblem> for Finding {
 
 /// Result of checking a store, or a tenant's part of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Doctor {
     /// Conversations whose chains were verified.
     pub conversations: u64,

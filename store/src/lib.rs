@@ -17,8 +17,12 @@
 //!
 //! [`Index`] and [`RecallStore`] combine several of them. [`CheckedLog`] and [`CheckedIndex`] verify what they read.
 //!
+//! Without features, stores are in memory or in SQLite. `postgres` adds the module `postgres`, and `objects` assets in object stores.
+//!
 //! This crate has no clock and generates no ids, it does not batch (the writer in `engine` does), and it knows
 //! no message format.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod assets;
 mod backup;
@@ -30,8 +34,10 @@ mod index;
 mod keys;
 mod log;
 pub mod memory;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 mod recall;
+#[cfg(feature = "postgres")]
 mod runtime;
 mod search;
 pub mod sqlite;

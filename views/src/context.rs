@@ -317,6 +317,7 @@ pub struct ContextTokens {
 /// One entry of a receipt.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Block")]
+#[non_exhaustive]
 pub struct ContextBlock {
     /// Section that it is in.
     pub section: Section,

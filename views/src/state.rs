@@ -642,6 +642,7 @@ pub struct State {
 
 /// A pending approval.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct PendingApproval {
     /// Its id.
     pub approval_id: String,
@@ -668,6 +669,7 @@ pub struct PendingApproval {
 
 /// A tool call without a result.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct PendingTool {
     /// Id of the call.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@ use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_core::Error;
-use everturn_engine::{Finding, Options};
+use everturn_engine::{Finding, Options, sqlite_notices, store_file};
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild --compact")]
@@ -50,6 +50,11 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
     let bar = output::progress(0, "conversations");
     let found = store.doctor(&mut |so_far| bar.set_position(so_far.conversations))?;
     bar.finish_and_clear();
+    if open::server(args)?.is_none() && store_file(&open::store_url(args, false)?)?.is_some() {
+        for notice in sqlite_notices() {
+            eprintln!("{notice}");
+        }
+    }
     if args.json {
         output::json(&found)?;
     } else {

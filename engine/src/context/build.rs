@@ -58,6 +58,7 @@ const EDITS_BYTES: usize = 4 * 1024;
 
 /// Context of a model call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Context {
     /// Messages in the provider's shape.
     pub messages: Vec<Raw>,

@@ -19,6 +19,7 @@ use serde_json::Value;
 
 /// A view of a conversation.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Projection {
     /// The result object: messages, indices, counts, hash, pointers, event.
     pub result: Raw,

@@ -21,6 +21,7 @@ use serde_json::Value;
 
 /// Contents of a prompt as hashes: the body of a `context.receipt` event.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Receipt {
     /// Version of the receipt.
     pub version: u32,
@@ -56,6 +57,7 @@ pub struct Receipt {
 
 /// Options of a context, without its material.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct ReceiptPolicy {
     /// Most tokens.
     pub token_budget: u64,

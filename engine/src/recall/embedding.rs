@@ -9,7 +9,7 @@
 
 use crate::everturn::Shared;
 use crate::load;
-use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce, QuestionVector};
+use crate::model::{self, Embed, EmbedAtOnce, QuestionVector};
 use crate::recall::search::READ_AT_ONCE;
 use everturn_core::Error;
 use everturn_core::fact::Fact;
@@ -153,7 +153,7 @@ fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>,
     if models.iter().all(|model| *model == kept) {
         return Ok(Some(embedder.clone()));
     }
-    let builtin = || Some(Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>);
+    let builtin = || model::builtin::open().ok();
     if let Some(former) = shared.options.former_embedder.clone().or_else(builtin) {
         let old = kept_as(&*former, former.dimensions().unwrap_or(0));
         if models.contains(&old) {

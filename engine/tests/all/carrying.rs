@@ -1,7 +1,7 @@
 //! The transcript value carries a conversation on: after export and import, elsewhere, every prompt is the same.
 
 use crate::compacting::policy;
-use crate::dice::{Dice, ToldOnFailure, seed};
+use crate::dice::{Dice, ToldOnFailure, rounds, seed};
 use crate::stage::{Short, Stage, memory, quiet, refused, turns_of};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -20,7 +20,7 @@ use everturn_views::projection;
 use everturn_views::state::ToolBody;
 use serde_json::{Value, json};
 
-const CONVERSATIONS: u64 = 40;
+const CONVERSATIONS: u64 = 16;
 const STEPS: usize = 40;
 
 /// A store in memory, and one in a file.
@@ -268,7 +268,7 @@ impl Talk<'_> {
 fn every_prompt_is_the_same_after_export_and_import() {
     let first = seed(0);
     let (_stage, stores) = stores();
-    for n in first..first + CONVERSATIONS {
+    for n in first..first + rounds(CONVERSATIONS) {
         let _told = ToldOnFailure(n);
         let scope = stores[usize::from(n % 4 == 0)].tenant("acme").unwrap();
         let mut settings = Settings::default();

@@ -5,7 +5,7 @@
 //! parent opens the same store and looks for all of it.
 
 use crate::child::{Process, given, tell};
-use crate::dice::{Dice, ToldOnFailure, seed};
+use crate::dice::{Dice, ToldOnFailure, rounds, seed};
 use crate::stage::{PATIENCE, Short, Stage, files, turns_of, words};
 use base64::Engine;
 use everturn_core::asset;
@@ -25,11 +25,11 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Kills in a row, all on one store.
-const ROUNDS: u64 = 200;
+const ROUNDS: u64 = 40;
 /// After so many rounds everything from the beginning on is looked at again.
-const ROUNDS_BETWEEN_FULL_CHECKS: u64 = 100;
+const ROUNDS_BETWEEN_FULL_CHECKS: u64 = 20;
 /// After so many rounds the whole store is examined.
-const ROUNDS_BETWEEN_EXAMINATIONS: u64 = 20;
+const ROUNDS_BETWEEN_EXAMINATIONS: u64 = 10;
 /// A child lives up to this long after it has opened the store.
 const LIFE_MS_MAX: usize = 150;
 /// So many steps each thread of a child takes before it rests, so that a fast disk does not make the checks long.
@@ -405,7 +405,8 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed_at_any_moment() {
     let mut shared = stage.open().tenant(TENANT).unwrap().begin();
     let mut all = Told::default();
     let mut interrupted = 0;
-    for round in 1..=ROUNDS {
+    let rounds = rounds(ROUNDS);
+    for round in 1..=rounds {
         let process = Process::start(
             "append",
             &[(STORE, stage.url()), (SHARED, shared.to_string()), (SEED, (seed * 1000 + round).to_string())],
@@ -438,7 +439,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed_at_any_moment() {
         }
     }
     let turns = all.turns.len();
-    assert!(turns as u64 > ROUNDS, "only {turns} turns were acknowledged: the children hardly worked");
+    assert!(turns as u64 > rounds, "only {turns} turns were acknowledged: the children hardly worked");
     assert!(!marks(&stage).is_empty(), "nothing was looked for in the right way");
     assert!(interrupted > 0, "no stream was ever cut");
 }

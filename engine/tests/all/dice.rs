@@ -35,6 +35,12 @@ pub fn seed(default: u64) -> u64 {
     }
 }
 
+/// How often something drawn at random is repeated: this often, times `EVERTURN_TEST_ROUNDS`, which `./test soak` sets.
+pub fn rounds(each: u64) -> u64 {
+    let rounds = std::env::var("EVERTURN_TEST_ROUNDS").map(|text| text.parse::<u64>());
+    each * rounds.unwrap_or(Ok(1)).expect("EVERTURN_TEST_ROUNDS is a number")
+}
+
 /// Says the seed if the test fails while this is alive.
 pub struct ToldOnFailure(pub u64);
 

@@ -5,7 +5,7 @@
 
 mod reading;
 
-use crate::dice::{Dice, ToldOnFailure, seed};
+use crate::dice::{Dice, ToldOnFailure, rounds, seed};
 use crate::model::{ACTIVE, Model, Refused, Said, Talk};
 use crate::stage::{PATIENCE, START, Stage, Still, words};
 use everturn_core::conversation::{Conversation, Settings, fork_title};
@@ -21,7 +21,7 @@ use everturn_engine::{
 use serde::Serialize;
 use std::sync::Arc;
 
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 2;
 const STEPS: usize = 700;
 const STEPS_BETWEEN_FULL_CHECKS: usize = 70;
 const CONVERSATIONS_MAX: usize = 12;
@@ -30,7 +30,7 @@ const CONVERSATIONS_MAX: usize = 12;
 fn both_backends_do_what_a_plain_model_does_whatever_is_asked_of_them() {
     let first = seed(1);
     // A run that is repeated is that one only.
-    let seeds = if std::env::var("EVERTURN_SEED").is_ok() { 1 } else { SEEDS };
+    let seeds = if std::env::var("EVERTURN_SEED").is_ok() { 1 } else { rounds(SEEDS) };
     for seed in first..first + seeds {
         let _told = ToldOnFailure(seed);
         let mut run = Run::new(seed);

@@ -2,6 +2,7 @@
 //! recreated.
 
 use crate::sqlite::door::{BUSY_TIMEOUT, beside, close_like, explain, open_as_it_lies, open_beside, set_up};
+use crate::sqlite::library;
 use everturn_core::Error;
 use everturn_core::error::code;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -50,6 +51,7 @@ impl Derived {
 /// Opens a derived database for reading and writing, in memory without a path. A damaged one, or one of another
 /// version, is recreated.
 pub fn open_derived(path: Option<&Path>, kind: Derived) -> Result<Connection, Error> {
+    library::set_up();
     let Some(path) = path else {
         let memory = Path::new("the index in memory");
         let connection = Connection::open_in_memory().map_err(|e| explain(memory, &e))?;
@@ -101,6 +103,7 @@ pub fn open_derived_for_reading(path: &Path, kind: Derived) -> Result<Option<Con
     if !path.is_file() {
         return Ok(None);
     }
+    library::set_up();
     let open = |beside_a_writer: bool| -> Result<Option<Connection>, Error> {
         let connection = if beside_a_writer {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

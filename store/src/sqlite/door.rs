@@ -1,6 +1,6 @@
 //! The one door to a database file: every connection is opened, set up and checked here.
 
-use super::{ownership, rows, wal};
+use super::{library, ownership, rows, wal};
 use everturn_core::Error;
 use everturn_core::error::code;
 use rusqlite::config::DbConfig;
@@ -78,7 +78,11 @@ pub fn open_for_writing(path: &Path) -> Result<Connection, Error> {
         ));
     }
     warn_if_remote(path);
-    let mut connection = Connection::open(path).map_err(|e| explain(path, &e))?;
+    let opened = match library::layer_for_writing() {
+        Some(layer) => Connection::open_with_flags_and_vfs(path, OpenFlags::default(), layer),
+        None => Connection::open(path),
+    };
+    let mut connection = opened.map_err(|e| explain(path, &e))?;
     set_up(&connection, path)?;
     let writable =
         connection.is_readonly("main").map(|read_only| !read_only).map_err(|e| explain(path, &e))?;
@@ -125,6 +129,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
 }
 
 fn open_beside_a_writer(path: &Path) -> Result<Connection, Error> {
+    library::set_up();
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|e| explain(path, &e))?;
     set_up(&connection, path)?;
@@ -134,6 +139,7 @@ fn open_beside_a_writer(path: &Path) -> Result<Connection, Error> {
 }
 
 pub fn open_as_it_lies(path: &Path) -> Result<Connection, Error> {
+    library::set_up();
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let escaped = path.display().to_string().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
@@ -210,6 +216,9 @@ pub fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
         wal::CHECKPOINT_PAGES,
         wal::BYTES_MAX
     );
+    // On macOS, fsync leaves the bytes in the cache of the disk, from where a power failure loses them.
+    #[cfg(target_vendor = "apple")]
+    let pragmas = pragmas + "PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON;";
     connection.busy_timeout(BUSY_TIMEOUT).map_err(|e| explain(path, &e))?;
     connection.set_prepared_statement_cache_capacity(64);
     // Without this SQLite plans a query again whenever a parameter changes, which costs more than the query.

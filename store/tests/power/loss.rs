@@ -213,7 +213,9 @@ fn crash(seed: u64, trace: &[Step], after: &[Contents], obeys_sync: bool) -> Res
 
 #[test]
 fn what_was_acknowledged_survives_a_power_loss_at_any_moment() {
-    for seed in [1, 2, 3] {
+    // One run takes seconds; `./test soak` repeats it.
+    let rounds = std::env::var("EVERTURN_TEST_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
+    for seed in 1..=rounds {
         let folder = tempfile::tempdir().unwrap();
         let disk = Disk::watch(folder.path());
         let after = run(seed, &folder.path().canonicalize().unwrap(), &disk);

@@ -2,7 +2,7 @@
 
 use super::{Claude, call, import, kept, said, stands};
 use crate::child::{Process, given, tell};
-use crate::dice::{Dice, ToldOnFailure, seed};
+use crate::dice::{Dice, ToldOnFailure, rounds, seed};
 use crate::stage::{Short, Stage, memory, quiet, turns_of};
 use everturn_core::id::ConversationId;
 use everturn_engine::{Everturn, HistoryQuery, NewTurn, Order, Tenant};
@@ -15,7 +15,7 @@ use std::time::Duration;
 const STORE: &str = "EVERTURN_TEST_STORE";
 const FILE: &str = "EVERTURN_TEST_FILE";
 /// Kills in a row, all on one store.
-const ROUNDS: usize = 10;
+const ROUNDS: u64 = 4;
 /// A child lives up to this long after it has opened the store.
 const LIFE_MS_MAX: usize = 250;
 
@@ -155,13 +155,14 @@ fn an_import_that_is_killed_again_and_again_gives_the_whole_in_the_end() {
     let text = drawn(&mut dice, 1000).text();
     std::fs::write(&path, &text).unwrap();
     let mut finished = 0;
-    for _ in 0..ROUNDS {
+    let rounds = rounds(ROUNDS);
+    for _ in 0..rounds {
         let child = Process::start("import", &[(STORE, stage.url()), (FILE, path.display().to_string())]);
         child.wait_for("ready");
         std::thread::sleep(Duration::from_millis(dice.roll(LIFE_MS_MAX) as u64));
-        finished += usize::from(child.kill().iter().any(|line| line.starts_with("done")));
+        finished += u64::from(child.kill().iter().any(|line| line.starts_with("done")));
     }
-    assert!(finished < ROUNDS, "no import was killed");
+    assert!(finished < rounds, "no import was killed");
     let store = stage.open();
     let scope = store.tenant("acme").unwrap();
     import(&scope, &text).unwrap();
