@@ -385,6 +385,7 @@ fn write_database() {
              UPDATE store_identity SET id = '00000000-0000-0000-0000-000000000001';
              DELETE FROM nodes; DELETE FROM leases; UPDATE turn_rows SET node = NULL;
              UPDATE conversation_rows SET begun = '3', changed = '3'; UPDATE erased_bodies SET changed = '3';
+             UPDATE asset_bytes SET written = '2026-01-01T00:00:00Z';
              UPDATE access_keys SET changed = '3'; UPDATE recall_conversations SET changed = NULL;
              UPDATE recall_feed SET snapshot = '4:4:'; UPDATE recall_tenants SET served = '-infinity';
              COMMIT",
