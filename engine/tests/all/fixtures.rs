@@ -309,9 +309,8 @@ fn a_receipt_of_format_1_is_replayed() {
     let replayed = scope.conversation(id).contexts().replay(&receipt).unwrap();
     assert_eq!(json!(replayed.receipt).to_string() + "\n", text("receipt.json"));
     assert_eq!(replayed.prefix_hash, receipt.prefix_hash);
-    assert!(
-        text("expected.jsonl").lines().any(|line| *line == json!({"prompt": prompt(&replayed)}).to_string())
-    );
+    let prompt = json!({"prompt": prompt(&replayed)}).to_string();
+    assert!(text("expected.jsonl").lines().any(|line| line == prompt));
 }
 
 #[test]
