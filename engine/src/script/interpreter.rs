@@ -36,7 +36,7 @@ impl Script {
     /// what to show. That is a list of messages, of their numbers (counted from 0, and shown as they came), or of both;
     /// or a map `#{messages, reason, kept_indices, dropped_indices}` of which everything but `messages` can be left out.
     ///
-    /// Refused in a program that does not count memory: see [`Metered`].
+    /// Refused in a program that does not count memory: see [`Metered`](super::Metered).
     pub fn compile(source: &str) -> Result<Script, Error> {
         if !meter::is_installed() {
             return Err(Error::internal(
