@@ -112,9 +112,9 @@ impl Operation for ListChanges {
 }
 
 /// A change as the caller may see it.
-pub fn shown(requester: &Requester, change: ConversationChange) -> ConversationChange {
-    let conversation = change.conversation.map(|conversation| requester.shown(conversation));
-    ConversationChange { conversation, ..change }
+pub fn shown(requester: &Requester, mut change: ConversationChange) -> ConversationChange {
+    change.conversation = change.conversation.map(|conversation| requester.shown(conversation));
+    change
 }
 
 /// Appends an event that is not a turn.

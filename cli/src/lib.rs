@@ -57,7 +57,7 @@
 //!
 //! # Finding your way
 //!
-//! - [`Everturn`] is an open store: [`Options`], checks, repair, [backups](backup), access [`Keys`].
+//! - [`Everturn`] is an open store: [`Options`], checks, [backups](backup), access [`Keys`].
 //! - [`Tenant`] is everything that one tenant owns: creating, listing and finding conversations, [recall](Tenant::recall) over all of them,
 //!   [import](Tenant::import), [`changes`](Tenant::changes) of all conversations, their [`assets`](Tenant::assets). No call reaches another tenant's data.
 //! - [`ConversationHandle`] is one conversation: [`append`](ConversationHandle::append), [`history`](ConversationHandle::history),
@@ -80,10 +80,32 @@
 //!
 //! Every [`Error`] has a class, a stable [`code`](Error::code), and a text with the problem and the remedy.
 //!
+//! # What may grow
+//!
+//! Options, queries and policies are constructed with `..Default::default()`, or with their `new`: any release may add fields. What is
+//! returned is only read.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `program` (default) | the command-line program, with all of the following |
+//! | `postgres` | stores in PostgreSQL |
+//! | `objects` | assets of such stores in S3, Google Cloud Storage, Azure or a shared folder; turns on `postgres` |
+//! | `models` | clients of model servers: [`model`]`::HttpModel`, `HttpEmbedder`, `Endpoint` |
+//! | `scripts` | projectors written as scripts: [`script`]`::Script` |
+//! | `embedder` | the built-in embedder, with its table of 8 MB: recall by meaning |
+//! | `bert` | embedders from a folder |
+//!
+//! A library turns off what it does not need: `cargo add everturn --no-default-features`. Stores in memory and in SQLite, the log, contexts
+//! and recall by words are always there. What needs a missing feature is refused with the code `feature.missing`.
+//!
 //! # Not here
 //!
 //! The library opens no port, reads no arguments and formats nothing for people: the `everturn` program does. It is in this package,
 //! behind the feature `program`.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "bert")]
 pub use everturn_bert as bert;

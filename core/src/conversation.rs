@@ -85,6 +85,7 @@ pub struct PromptRef {
 
 /// The checkpoint in force: the content of a compaction event, without its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct CheckpointRef {
     /// The compaction event.
     pub event: EventId,
@@ -100,6 +101,7 @@ pub struct CheckpointRef {
 
 /// Content of the last `transcript_budget` event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct BudgetRef {
     /// `seq` of the event.
     pub seq: u64,
@@ -290,7 +292,7 @@ impl Settings {
     }
 }
 
-/// Names of policies. Older versions also stored others, without effect.
+/// Names of policies. An imported log of a newer version may name others, which have no effect.
 pub const POLICIES: [&str; 6] =
     ["compaction", "budget", "facts", "redaction", "projection", "abandon_tools_after_s"];
 

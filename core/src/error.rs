@@ -62,6 +62,8 @@ pub mod code {
     pub const BUDGET_TOO_SMALL: &str = "context.budget_too_small";
     /// A source of derived data has been erased meanwhile.
     pub const SOURCE_ERASED: &str = "derive.erased";
+    /// The program was built without a cargo feature that the request needs.
+    pub const FEATURE_MISSING: &str = "feature.missing";
     /// A model's reply holds no facts in the expected form.
     pub const FACTS_ANSWER: &str = "facts.answer";
     /// Something is larger than its limit allows.
@@ -80,8 +82,10 @@ pub mod code {
     pub const RECALL_READ_ONLY: &str = "recall.read_only";
     /// The session file has its end.
     pub const SESSION_ENDED: &str = "session.ended";
-    /// The store was made by an older version.
-    pub const STORE_OLDER: &str = "store.older";
+    /// The database has no tables yet.
+    pub const STORE_EMPTY: &str = "store.empty";
+    /// The store was made by a build that was never released.
+    pub const STORE_UNRELEASED: &str = "store.unreleased";
     /// The conversation is not the one for which an append was prepared.
     pub const OUTDATED: &str = "append.outdated";
     /// The disk that holds the store is full.
@@ -124,6 +128,15 @@ impl Error {
     /// An exceeded limit: the text carries its name and both numbers.
     pub fn limit(name: &'static str, limit: u64, got: u64, what_to_do: &str) -> Error {
         Error::too_large(code::LIMIT_EXCEEDED, format!("{name} is {limit}, this is {got}; {what_to_do}"))
+    }
+
+    /// Something that needs a cargo feature without which this program was built.
+    pub fn missing_feature(feature: &str, what: impl fmt::Display) -> Error {
+        let text = format!(
+            "{what} needs the cargo feature `{feature}`, which this program was built without; add it to the features of `everturn` \
+             in Cargo.toml"
+        );
+        Error::invalid(code::FEATURE_MISSING, text)
     }
 
     /// The stable code.

@@ -28,6 +28,7 @@ const SEQS_NAMED: usize = 5;
 
 /// Result of a copy.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[non_exhaustive]
 pub struct Copied {
     /// Conversations that are now in both stores, also those in `ahead`. Deleted ones and those in `not_copied` do not
     /// count.
@@ -48,6 +49,7 @@ pub struct Copied {
 
 /// A conversation that could not be copied.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
 pub struct NotCopied {
     /// Its id.
     pub conversation: ConversationId,

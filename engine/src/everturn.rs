@@ -34,9 +34,8 @@ use everturn_core::id::TenantName;
 use everturn_core::limits::{STREAM_DEBOUNCE_MS, STREAM_IDLE_MAX_MS};
 use everturn_core::time::Timestamp;
 use everturn_core::write::Write;
-use everturn_store::assets::ObjectAssets;
+use everturn_store::assets::{FolderAssets, MemoryAssets};
 use everturn_store::memory::Memory;
-use everturn_store::postgres::Postgres;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{Assets, Behind, ChangeFeed, CheckedIndex, CheckedLog, RecallStore};
 use parking_lot::Mutex;
@@ -176,7 +175,8 @@ type StoreParts = (
 
 impl Everturn {
     /// Opens a store by URL: `sqlite:PATH` (or just a path), `postgres://USER@HOST/DATABASE` or `memory:`. A SQLite
-    /// file is created if it does not exist, and tables in a PostgreSQL database if it has none.
+    /// file is created if it does not exist, and tables in a PostgreSQL database if it has none. PostgreSQL needs the feature
+    /// `postgres`, and assets of such a store in an object store (`?assets=s3://…`) the feature `objects`.
     pub fn open(url: &str) -> Result<Everturn, Error> {
         Everturn::open_with(url, Options::default())
     }
@@ -187,7 +187,7 @@ impl Everturn {
         let (log, index, recall, keys, backup, assets, elsewhere): StoreParts = match &location {
             Location::Memory => {
                 let memory = Arc::new(Memory::default());
-                let assets = Arc::new(ObjectAssets::memory());
+                let assets = Arc::new(MemoryAssets::default());
                 (memory.clone(), memory.clone(), memory.clone(), memory.clone(), memory, assets, None)
             }
             Location::Sqlite(path) => {
@@ -205,18 +205,10 @@ impl Everturn {
                 if is_new {
                     close_new_store(path, backup::folder_of(path));
                 }
-                let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(path)));
+                let (store, assets) = (Arc::new(store), FolderAssets::new(&assets_folder(path)));
                 (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets), None)
             }
-            Location::Postgres(url) => {
-                let store = Arc::new(match options.read_only {
-                    true => Postgres::open_read_only(url)?,
-                    false => Postgres::open(url)?,
-                });
-                let elsewhere = (!options.read_only).then(|| store.clone() as Arc<dyn ChangeFeed>);
-                let assets = store.assets();
-                (store.clone(), store.clone(), store.clone(), store.clone(), store, assets, elsewhere)
-            }
+            Location::Postgres(url) => open_postgres(url, options.read_only)?,
         };
         let unexpired = Arc::new(Unexpired::new(log, index, options.world.clone(), options.read_only));
         let (log, index): (Arc<dyn CheckedLog>, Arc<dyn CheckedIndex>) =
@@ -422,6 +414,20 @@ impl Everturn {
     }
 }
 
+#[cfg(feature = "postgres")]
+fn open_postgres(url: &str, read_only: bool) -> Result<StoreParts, Error> {
+    use everturn_store::postgres::Postgres;
+    let store = Arc::new(if read_only { Postgres::open_read_only(url)? } else { Postgres::open(url)? });
+    let elsewhere = (!read_only).then(|| store.clone() as Arc<dyn ChangeFeed>);
+    let assets = store.assets();
+    Ok((store.clone(), store.clone(), store.clone(), store.clone(), store, assets, elsewhere))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn open_postgres(_: &str, _: bool) -> Result<StoreParts, Error> {
+    Err(Error::missing_feature("postgres", "a store in PostgreSQL"))
+}
+
 /// Whether a text names a database in libpq's other form, `host=… port=…`. It would be taken for the name of a file.
 fn is_key_value(text: &str) -> bool {
     let names = ["host", "hostaddr", "port", "user", "password", "dbname", "service", "sslmode", "options"];
@@ -481,6 +487,12 @@ pub fn store_file(url: &str) -> Result<Option<PathBuf>, Error> {
         Location::Memory | Location::Postgres(_) => None,
         Location::Sqlite(path) => Some(everturn_store::sqlite::resolve(&path)),
     })
+}
+
+/// What makes SQLite slower in this program than it could be, each with what to do; empty if nothing does. To be asked while a store
+/// is open.
+pub fn sqlite_notices() -> Vec<String> {
+    everturn_store::sqlite::notices()
 }
 
 /// Makes a new, empty store private.

@@ -57,6 +57,7 @@ impl NewKey {
 
 /// Access granted by a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Grant {
     /// Id of the key.
     pub key: KeyId,

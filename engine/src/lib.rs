@@ -7,6 +7,8 @@
 //!
 //! How to build and change it: `CONTRIBUTING.md` in the root of the repository. What it keeps out: `SECURITY.md` there.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 // Reading order: `everturn` opens a store, `tenant` and `conversation` are its handles, `ingest` turns input into drafts of events, `journal`
 // and `writer` commit them, and tell each `Observer`. Each feature has a folder: `context`, `streaming`, `compaction`, `recall`, `facts`,
 // `generation`, `transfer`, `backup`, `erasing`, `mirror`. `background` sweeps, `load` gives requests priority over background work.
@@ -59,7 +61,7 @@ pub use conversation::{
 };
 pub use copy::{Copied, NotCopied};
 pub use erasing::{ErasedActor, Records};
-pub use everturn::{Everturn, Options, store_file};
+pub use everturn::{Everturn, Options, sqlite_notices, store_file};
 pub use everturn_core::access::{AccessKey, KeyRole};
 pub use everturn_core::approval::{Approval, ApprovalBody};
 pub use everturn_core::asset::{Asset, Storage};
@@ -104,7 +106,7 @@ pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 #[doc(hidden)]
 pub use listings::Listings;
-pub use proof::{ConversationLog, Doctor, Finding, Repaired};
+pub use proof::{ConversationLog, Doctor, Finding};
 pub use quota::{Quota, Quotas};
 pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use streaming::changes::{ChangeKind, ChangeSubscription, ConversationChange, TenantChanges};

@@ -1,10 +1,12 @@
 //! Models: requests to them, and the clients that send them.
 //!
 //! The engine uses models through the traits [`LanguageModel`], [`Summarizer`] and [`Embed`], which a program may implement.
-//! [`HttpModel`] and [`HttpEmbedder`] use a server, [`ModelSummarizer`] uses a [`LanguageModel`], and [`BuiltinEmbedder`] runs in
-//! this process, as do the models in folders of the package `everturn-bert` ([`FolderEmbedders`]).
+//! `HttpModel` and `HttpEmbedder` use a server, [`ModelSummarizer`] uses a [`LanguageModel`], and `BuiltinEmbedder` runs in
+//! this process, as do the models in folders of the package `everturn-bert` ([`FolderEmbedders`]). Clients of servers need the feature
+//! `models`, the built-in embedder needs `embedder`; the traits need none.
 //!
-//! ```no_run
+#![cfg_attr(feature = "models", doc = "```no_run")]
+#![cfg_attr(not(feature = "models"), doc = "```ignore")]
 //! # use everturn_engine as everturn;
 //! use everturn::Raw;
 //! use everturn::model::{Endpoint, HttpModel, LanguageModel, Protocol, ModelRequest};
@@ -19,23 +21,38 @@
 //! Everything here serves sync callers and any executor: requests run on a small runtime of their own, and the
 //! returned values only wait for it. Dropping one ends its request.
 
-mod builtin;
+#[cfg(feature = "embedder")]
+pub(crate) mod builtin;
+#[cfg(not(feature = "embedder"))]
+#[path = "model/no_builtin.rs"]
+pub(crate) mod builtin;
 mod choice;
+#[cfg(feature = "models")]
 mod embedder;
+#[cfg(feature = "models")]
 mod endpoint;
+#[cfg(feature = "models")]
 mod http;
+#[cfg(feature = "models")]
 mod retry;
 pub(crate) mod runtime;
+#[cfg(feature = "models")]
 mod server;
+#[cfg(feature = "models")]
+mod task;
 
 pub use crate::load::{heavy_max as recalls_at_once_max, lower_priority};
+#[cfg(feature = "embedder")]
 pub use builtin::BuiltinEmbedder;
 pub(crate) use builtin::Closeness;
 pub use choice::{Embedder, FolderEmbedders};
+#[cfg(feature = "models")]
 pub use embedder::{Embedding, HttpEmbedder};
+#[cfg(feature = "models")]
 pub use endpoint::{Endpoint, Limits, Secret};
 pub use everturn_formats::provider::Provider;
 pub use everturn_formats::wire::{Delta, Finish, ModelReply, ModelRequest, Protocol, ReplyTokens, ToolCall};
+#[cfg(feature = "models")]
 pub use http::HttpModel;
 
 use everturn_core::Error;

@@ -40,6 +40,7 @@ pub struct Price {
 
 /// Tokens and time that calls of models took.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Spent {
     /// Number of replies with token counts.
     pub calls: u64,
@@ -68,6 +69,7 @@ impl AddAssign for Spent {
 
 /// Use of a model on a day.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct DayUsage {
     /// The day, UTC.
     #[schemars(example = &"2026-01-31")]
@@ -81,6 +83,7 @@ pub struct DayUsage {
 
 /// Use of models in a conversation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct ConversationUsage {
     /// The conversation.
     pub conversation: ConversationId,
@@ -94,6 +97,7 @@ pub struct ConversationUsage {
 
 /// Use of models over a number of days.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct TokenUsage {
     /// The first day, UTC.
     pub from: String,

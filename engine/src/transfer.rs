@@ -74,6 +74,7 @@ impl Default for ImportOptions<'_> {
 
 /// Result of an import.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Imported {
     /// Format of the file: `jsonl`, `session`, `transcript`, `claude-code`, `codex`, `gemini-cli`, `openai-chat`,
     /// `openai-responses`, `anthropic` or `messages`.

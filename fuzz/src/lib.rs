@@ -118,9 +118,8 @@ pub static TARGETS: &[Target] = &[
         name: "events",
         read: text::events,
         seeds: &[
-            Whole("core/tests/golden/event_v1.jsonl"),
-            Whole("core/tests/golden/event_v2.jsonl"),
-            Lines("core/tests/golden/event_v1.jsonl"),
+            Whole("core/tests/golden/format1_events.jsonl"),
+            Lines("core/tests/golden/format1_events.jsonl"),
             Made(stage::events),
         ],
         rounds: 600,
@@ -184,7 +183,7 @@ pub static TARGETS: &[Target] = &[
         read: files::jsonl,
         seeds: &[
             Made(stage::jsonl),
-            Whole("core/tests/golden/event_v2.jsonl"),
+            Whole("core/tests/golden/format1_events.jsonl"),
             Literals("formats/tests/all/jsonl.rs"),
         ],
         rounds: 500,

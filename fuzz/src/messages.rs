@@ -12,7 +12,7 @@ use everturn_core::pairing;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer;
-use everturn_formats::provider::{Form, Input, NoMedia, Provider, SystemSection, render, render_as};
+use everturn_formats::provider::{Input, NoMedia, Provider, SystemSection, render};
 use everturn_formats::render::{Outline, Preamble, Style, document as begin};
 use everturn_formats::session;
 use everturn_formats::wire::{Delta, Failure, Protocol, Reader, embeddings};
@@ -67,7 +67,6 @@ pub fn message(bytes: &[u8]) {
         speech::of_message(role.unwrap_or(Role::User), &value);
         recall::text_of(&value);
         recall::recalled_stretches(&value);
-        recall::raw_text_of(&value);
         TokenizerFamily::O200k.message(&value);
     }
     let values: Vec<Value> = messages.iter().filter_map(Raw::read).collect();
@@ -85,9 +84,6 @@ pub fn provider(bytes: &[u8]) {
     let system = [SystemSection { name: "prompt", text: "Be kind." }];
     for provider in Provider::ALL {
         let input = Input { system: &system, messages: &messages, media: &NoMedia };
-        for form in [Form::PassingErrors, Form::PassingFields] {
-            render_as(form, provider, &input).unwrap();
-        }
         let rendered = render(provider, &input).unwrap();
         assert_eq!(rendered.messages.len(), rendered.sources.len());
         let parsed: Option<Vec<Value>> = rendered.messages.iter().map(Raw::read).collect();

@@ -5,6 +5,8 @@ use crate::{stage, text_of};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use everturn_api::decode::RawRequest;
 use everturn_api::{Requester, Row, TABLE};
 use everturn_core::Error;
@@ -14,7 +16,8 @@ use everturn_server::{
     App, Config, Hidden, Jwt, JwtKeys, Limits, Settings, Stdio, Toolsets, document, router, serve_pipes,
 };
 use http_body::Body as _;
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use jsonwebtoken::Algorithm;
+use ring::hmac;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -210,8 +213,12 @@ pub fn token(bytes: &[u8]) {
     let claims = serde_json::from_str::<Value>(text).ok().filter(Value::is_object);
     let token = match &claims {
         Some(claims) => {
-            let key = EncodingKey::from_secret(secret_of("").unwrap().as_bytes());
-            jsonwebtoken::encode(&Header::new(Algorithm::HS256), claims, &key).unwrap()
+            let key = hmac::Key::new(hmac::HMAC_SHA256, secret_of("").unwrap().as_bytes());
+            let signed = [r#"{"alg":"HS256","typ":"JWT"}"#, &claims.to_string()]
+                .map(|part| BASE64.encode(part))
+                .join(".");
+            let signature = BASE64.encode(hmac::sign(&key, signed.as_bytes()));
+            format!("{signed}.{signature}")
         }
         None => text.to_string(),
     };

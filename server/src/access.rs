@@ -10,6 +10,7 @@ mod jwt;
 mod lease;
 mod limits;
 pub mod origin;
+mod signatures;
 
 pub use everturn_core::access::KeyRole;
 

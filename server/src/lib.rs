@@ -10,6 +10,12 @@
 //! Reading order: [`Config`] is the configuration, [`App`] is the state shared by all handlers, [`router`] is
 //! the table of routes, [`serve()`] runs it until it is told to stop.
 
+#[cfg(not(unix))]
+compile_error!(
+    "the server and the program of Everturn need Unix sockets, by which processes find the owner of a store; on Windows, use WSL 2, or \
+     the library: everturn without the feature `program`"
+);
+
 mod access;
 mod anthropic;
 mod app;

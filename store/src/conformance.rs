@@ -16,6 +16,7 @@ mod forks;
 mod isolation;
 mod keys;
 mod maker;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod reading;
 mod recall;
@@ -35,6 +36,7 @@ pub use forks::*;
 pub use isolation::*;
 pub use keys::*;
 pub use maker::*;
+#[cfg(feature = "postgres")]
 pub use postgres::*;
 pub use reading::*;
 pub use recall::*;

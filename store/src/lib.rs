@@ -10,15 +10,19 @@
 //! | [`ConversationIndex`], [`TurnIndex`], [`AssetIndex`] | listings, and lookup by id |
 //! | [`Provenance`] | erasing: sources and copies of text |
 //! | [`FoldCache`] | cached folds of a log |
-//! | [`Maintenance`], [`Divergence`] | check, rebuild, compact; repair |
+//! | [`Maintenance`] | check, rebuild, compact |
 //! | [`RecallIndex`], [`WordSearch`], [`VectorSearch`] | recall |
 //! | [`ChangeFeed`], [`Leases`] | changes by other processes, and work that one of them does |
 //! | [`Assets`], [`AccessKeys`], [`Backup`] | asset bytes; access to a server; reading everything |
 //!
 //! [`Index`] and [`RecallStore`] combine several of them. [`CheckedLog`] and [`CheckedIndex`] verify what they read.
 //!
+//! Without features, stores are in memory or in SQLite. `postgres` adds the module `postgres`, and `objects` assets in object stores.
+//!
 //! This crate has no clock and generates no ids, it does not batch (the writer in `engine` does), and it knows
 //! no message format.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod assets;
 mod backup;
@@ -30,8 +34,10 @@ mod index;
 mod keys;
 mod log;
 pub mod memory;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 mod recall;
+#[cfg(feature = "postgres")]
 mod runtime;
 mod search;
 pub mod sqlite;
@@ -41,9 +47,9 @@ pub use backup::{Backup, ErasedPage, Member};
 pub use checked::{CheckedIndex, CheckedLog};
 pub use elsewhere::{ChangeFeed, ChangedConversation, Leases, RemoteChanges, WorkDone, WorkState};
 pub use index::{
-    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, ListOrder,
-    Maintenance, ProblemKind, Provenance, StoreProblem, StoredTurn, StoredTurns, TenantUsage, TurnIndex,
-    TurnQuery, Written, WrittenPage,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Index, ListOrder, Maintenance, ProblemKind,
+    Provenance, StoreProblem, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery, Written,
+    WrittenPage,
 };
 pub use keys::AccessKeys;
 pub use log::{CommitProgress, Committed, Log, PendingCommit, Unwritten};
@@ -54,4 +60,4 @@ pub use search::{
 
 pub(crate) use backup::{EVENT_BYTES, absent_member};
 pub(crate) use keys::{absent_key, key_exists};
-pub(crate) use log::Erasures;
+pub(crate) use log::{Erasures, unreleased};

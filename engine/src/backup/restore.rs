@@ -14,7 +14,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{Key, TenantName};
 use everturn_core::write::{Action, AnsweredRequest, Write};
 use everturn_formats::archive::{ArchiveContents, ArchiveCounts, ArchivedConversation, Block, Item, Reader};
-use everturn_store::assets::ObjectAssets;
+use everturn_store::assets::FolderAssets;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{AccessKeys, Assets, ConversationIndex, Log};
 use serde::Serialize;
@@ -77,7 +77,7 @@ pub fn restore(url: &str, archives: &[PathBuf], progress: BackupProgress<'_>) ->
         let new = scratch.join(name);
         let store = Sqlite::open(&new, Duration::ZERO)?;
         close_new_store(&new, folder);
-        let assets = ObjectAssets::folder(&assets_folder(&new));
+        let assets = FolderAssets::new(&assets_folder(&new));
         Restoring::new(Parts { log: &store, index: &store, keys: &store, assets: &assets }, &contents)
             .run(archives, progress)?;
         store.settle()?;

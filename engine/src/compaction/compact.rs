@@ -60,6 +60,7 @@ pub struct CompactOptions {
 
 /// Result of a compaction or of its dry run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Compacted {
     /// The event; null for a dry run.
     pub event: Option<EventId>,

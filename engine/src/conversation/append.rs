@@ -27,6 +27,7 @@ pub struct AppendOptions {
 
 /// Result of an append.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Appended {
     /// The turns, with their ids and `seq`.
     pub turns: Vec<Turn>,

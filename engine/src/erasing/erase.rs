@@ -37,6 +37,7 @@ const TURNS_AT_ONCE: usize = 500;
 
 /// Result of erasing everything of an actor.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct ErasedActor {
     /// The actor. Its name stays in the envelopes.
     pub actor: String,

@@ -362,6 +362,7 @@ fn redacted(redactor: &Redactor, words: [&str; 3]) -> Result<[String; 3], Error>
 
 /// Result of extracting facts.
 #[derive(Clone, Debug, Serialize, serde::Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Extraction {
     /// Model that read the turns.
     pub model: String,

@@ -60,6 +60,7 @@ pub enum GenerationProgress {
 
 /// A committed reply.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Generated {
     /// Committed turns, oldest first. The first is the turn that was open; a reply of several items has one for each.
     pub turns: Vec<Turn>,
@@ -72,6 +73,7 @@ pub struct Generated {
 /// Status of a generation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Generation")]
+#[non_exhaustive]
 pub struct GenerationStatus {
     /// Its id.
     pub id: GenerationId,

@@ -12,7 +12,7 @@ use everturn_core::Error;
 use everturn_views::recall::{Language, terms};
 use everturn_views::vectors;
 use futures_util::future::BoxFuture;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use table::{DIMENSIONS, Table};
 use wordpiece::WordPiece;
 
@@ -28,9 +28,14 @@ const NEARNESS_MIN: f64 = 0.2;
 /// Lexical share of a query below which a match in another language with Latin letters is accidental.
 const FOREIGN_WORDS_HOLD: f64 = 0.3;
 
+/// The built-in embedder, if this program has it.
+pub fn open() -> Result<Arc<dyn Embed>, Error> {
+    Ok(Arc::new(BuiltinEmbedder))
+}
+
 static ENCODER: LazyLock<Encoder> = LazyLock::new(Encoder::open);
 
-/// The built-in embedder: potion-base-8M, 256 dimensions, English. Reads the whole of a text.
+/// The built-in embedder: potion-base-8M, 256 dimensions, English. Reads the whole of a text. Needs the feature `embedder`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuiltinEmbedder;
 
@@ -40,9 +45,9 @@ impl BuiltinEmbedder {
         BuiltinEmbedder
     }
 
-    /// Whether `model` names a built-in embedder, of this version or an earlier one.
+    /// Whether `model` names a built-in embedder, whatever its table.
     pub fn made(model: &str) -> bool {
-        ["potion-base-8m:", "pocket-encoder/"].iter().any(|name| model.starts_with(name))
+        model.starts_with("potion-base-8m:")
     }
 
     /// Token numbers of a text. Words that the vocabulary cannot spell have none.

@@ -1,6 +1,8 @@
 //! Choice of an embedder, parsed from a setting.
 
-use super::{BuiltinEmbedder, Embed, Embedding, Endpoint, HttpEmbedder};
+use super::{Embed, builtin};
+#[cfg(feature = "models")]
+use super::{Embedding, Endpoint, HttpEmbedder};
 use everturn_core::Error;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,11 +11,12 @@ use std::sync::{Arc, OnceLock};
 /// Source of vectors.
 #[derive(Clone, Debug)]
 pub enum Embedder {
-    /// The built-in model.
+    /// The built-in model. Needs the feature `embedder`.
     Builtin,
     /// A model in a folder. Requires the package `everturn-bert`.
     Folder(PathBuf),
-    /// A server with OpenAI's embeddings endpoint.
+    /// A server with OpenAI's embeddings endpoint. Needs the feature `models`.
+    #[cfg(feature = "models")]
     Endpoint(Box<Endpoint>, Embedding),
 }
 
@@ -26,8 +29,9 @@ impl Embedder {
     /// As [`Embedder::open`], with this number of threads for a model in a folder: all cores if a caller waits for it.
     pub fn open_with(self, threads: usize) -> Result<Arc<dyn Embed>, Error> {
         Ok(match self {
-            Embedder::Builtin => Arc::new(BuiltinEmbedder::new()),
+            Embedder::Builtin => builtin::open()?,
             Embedder::Folder(folder) => open_folder(&folder, threads)?,
+            #[cfg(feature = "models")]
             Embedder::Endpoint(endpoint, how) => Arc::new(HttpEmbedder::new(*endpoint, how)?),
         })
     }

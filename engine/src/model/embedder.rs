@@ -1,8 +1,8 @@
 //! Vectors from a server with OpenAI's embeddings endpoint.
 
 use super::retry::{Fault, Tries};
-use super::runtime::Task;
 use super::server::Server;
+use super::task::Task;
 use super::{Embed, Endpoint, Protocol};
 use everturn_core::Error;
 use everturn_formats::wire::{Failure, embeddings};

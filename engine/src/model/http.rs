@@ -1,8 +1,9 @@
 //! A model at a server, over HTTP, with a streamed reply.
 
 use super::retry::{Fault, Tries};
-use super::runtime::{Ends, runtime};
+use super::runtime::runtime;
 use super::server::Server;
+use super::task::Ends;
 use super::{
     Delta, Endpoint, Generation, GenerationStep, LanguageModel, ModelReply, ModelRequest, Protocol, Provider,
 };

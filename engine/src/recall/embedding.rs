@@ -3,13 +3,13 @@
 //! search can have the lexical matches embedded first.
 //!
 //! A synchronous embedder makes vectors in the indexer, along with the words. It leaves here only entries that were
-//! indexed without it: by an earlier version, or by a process with another embedder.
+//! indexed without it, by a process with another embedder or none.
 //!
 //! While vectors of a new model are made, queries still use the old model's, if its embedder is configured.
 
 use crate::everturn::Shared;
 use crate::load;
-use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce, QuestionVector};
+use crate::model::{self, Embed, EmbedAtOnce, QuestionVector};
 use crate::recall::search::READ_AT_ONCE;
 use everturn_core::Error;
 use everturn_core::fact::Fact;
@@ -153,7 +153,7 @@ fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>,
     if models.iter().all(|model| *model == kept) {
         return Ok(Some(embedder.clone()));
     }
-    let builtin = || Some(Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>);
+    let builtin = || model::builtin::open().ok();
     if let Some(former) = shared.options.former_embedder.clone().or_else(builtin) {
         let old = kept_as(&*former, former.dimensions().unwrap_or(0));
         if models.contains(&old) {

@@ -117,6 +117,7 @@ impl RecallOptions {
 
 /// Recalled turns and facts, best first.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Recalled {
     /// Mode that was used.
     pub mode: RecallMode,
@@ -131,6 +132,7 @@ pub struct Recalled {
 
 /// A recalled turn or fact.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Hit {
     /// Kind of the entry.
     pub kind: RecallKind,
@@ -174,6 +176,7 @@ pub struct Hit {
 
 /// Ranks of an entry.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Matched {
     /// Lexical rank.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -205,6 +208,7 @@ impl Matched {
 
 /// Rank and score in one ranking.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Rank {
     /// Rank, from 1.
     pub rank: usize,

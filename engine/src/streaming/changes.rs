@@ -43,6 +43,7 @@ pub enum ChangeKind {
 
 /// A conversation that changed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct ConversationChange {
     /// Kind of change.
     pub change: ChangeKind,
@@ -58,6 +59,7 @@ pub struct ConversationChange {
 
 /// The changes of a tenant since a position.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct TenantChanges {
     /// Conversations that changed, in order of time. One that changed just before the position may be here again.
     pub data: Vec<ConversationChange>,

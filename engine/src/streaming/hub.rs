@@ -79,6 +79,7 @@ impl From<u64> for Position {
 
 /// Received part of an open turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ChunkPosition {
     /// `seq` of the turn.
     pub turn_seq: u64,

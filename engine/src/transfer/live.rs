@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 /// An entry that was logged.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Logged {
     /// Its `seq`.
     pub seq: u64,

@@ -348,22 +348,19 @@ fn facts(scope: &Tenant, id: ConversationId, answers: &mut Described) {
     let every = FactQuery { include_superseded: true, include_retracted: true, ..FactQuery::default() };
     let facts = scope.conversation(id).facts().list(every).unwrap();
     answers.fits(&facts);
-    let extraction = Extraction {
-        model: "some-model".into(),
-        turns: 1,
-        from_seq: Some(1),
-        to_seq: None,
-        facts: facts.data,
-        dropped: FactsDropped::default(),
-    };
-    answers.fits(&extraction);
+    let (facts, dropped) = (facts.data, FactsDropped::default());
+    let extraction = json!({"model": "some-model", "turns": 1, "from_seq": 1, "to_seq": null, "facts": facts, "dropped": dropped});
+    answers.fits(&serde_json::from_value::<Extraction>(extraction).unwrap());
 }
 
 fn generations(conversation: ConversationId, answers: &mut Described) {
     let failed = GenerationState::Failed { code: "model.busy".into(), text: "Ask again later.".into() };
     for state in [GenerationState::Running, GenerationState::Done, failed, GenerationState::Stopped] {
         let id = GenerationId::from_bytes([7; 16]);
-        answers.fits(&GenerationStatus { id, conversation, turn: None, state });
+        let mut status = serde_json::to_value(state).unwrap();
+        status["id"] = json!(id);
+        status["conversation"] = json!(conversation);
+        answers.fits(&serde_json::from_value::<GenerationStatus>(status).unwrap());
     }
 }
 

@@ -119,6 +119,7 @@ impl NewSession {
 
 /// Totals that `session_end` adds by itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct SessionSummary {
     /// When it ended.
     pub ended_at: Timestamp,

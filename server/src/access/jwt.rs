@@ -1,5 +1,6 @@
 //! JSON Web Tokens of other issuers, signed with the one configured algorithm.
 
+use super::signatures;
 use crate::config::{Hidden, Jwt, JwtKeys};
 use crate::problem::Problem;
 use everturn_core::Error;
@@ -47,6 +48,7 @@ pub struct Bearer {
 
 impl Verifier {
     pub fn new(config: Jwt) -> Arc<Verifier> {
+        signatures::install();
         // Only this algorithm, whatever a token says about itself.
         let mut validation = Validation::new(config.algorithm);
         (validation.validate_nbf, validation.leeway) = (true, LEEWAY_S);

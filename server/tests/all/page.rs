@@ -31,7 +31,7 @@ async fn the_page_needs_no_key_and_may_run_nothing_but_itself() {
 async fn every_file_of_the_page_is_served() {
     let stage = Stage::new().await;
     let mut sent = 0;
-    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../web")).unwrap() {
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/web")).unwrap() {
         let (path, name) = (file.as_ref().unwrap().path(), file.unwrap().file_name().into_string().unwrap());
         let media_type = match path.extension().and_then(|end| end.to_str()) {
             Some("js") => "text/javascript; charset=utf-8",

@@ -1,11 +1,18 @@
 //! Tokens, as an issuer would sign them, and their acceptance.
 
 use crate::stage::{Stage, answer, config};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use everturn_engine::Everturn;
 use everturn_server::{Config, Hidden, Jwt, JwtKeys};
-use jsonwebtoken::jwk::{Jwk, JwkSet};
-use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use jsonwebtoken::Algorithm;
 use reqwest::Method;
+use ring::hmac;
+use ring::rand::SystemRandom;
+use ring::rsa::PublicKeyComponents;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -39,14 +46,27 @@ fn with_end(claims: &Value, exp: Option<u64>) -> Value {
     claims
 }
 
+/// A token with a signature over its other two parts.
+fn token(algorithm: &str, kid: Option<&str>, claims: &Value, sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
+    let mut header = json!({"alg": algorithm, "typ": "JWT"});
+    if let Some(kid) = kid {
+        header["kid"] = kid.into();
+    }
+    let signed = format!("{}.{}", BASE64.encode(header.to_string()), BASE64.encode(claims.to_string()));
+    format!("{signed}.{}", BASE64.encode(sign(signed.as_bytes())))
+}
+
+fn hmac(algorithm: &str, hash: hmac::Algorithm, secret: &str, claims: &Value) -> String {
+    let key = hmac::Key::new(hash, secret.as_bytes());
+    token(algorithm, None, claims, |signed| hmac::sign(&key, signed).as_ref().to_vec())
+}
+
 pub fn hs256(secret: &str, claims: &Value, exp: Option<u64>) -> String {
-    let key = EncodingKey::from_secret(secret.as_bytes());
-    encode(&Header::new(Algorithm::HS256), &with_end(claims, exp), &key).unwrap()
+    hmac("HS256", hmac::HMAC_SHA256, secret, &with_end(claims, exp))
 }
 
 pub fn hs384(secret: &str, claims: &Value, exp: u64) -> String {
-    let key = EncodingKey::from_secret(secret.as_bytes());
-    encode(&Header::new(Algorithm::HS384), &with_end(claims, Some(exp)), &key).unwrap()
+    hmac("HS384", hmac::HMAC_SHA384, secret, &with_end(claims, Some(exp)))
 }
 
 /// A token that claims to need no signature.
@@ -111,18 +131,22 @@ async fn keys_of_tokens_are_read_from_a_file() {
     let file = folder.path().join("jwks.json");
     let pair = || {
         let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).unwrap()
+        let (algorithm, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+        EcdsaKeyPair::from_pkcs8(algorithm, pair.serialized_der(), &random).unwrap()
     };
     let (ours, theirs) = (pair(), pair());
-    let set = |key: &EncodingKey, kid: &str| {
-        let mut jwk = Jwk::from_encoding_key(key, Algorithm::ES256).unwrap();
-        jwk.common.key_id = Some(kid.into());
-        serde_json::to_string(&JwkSet { keys: vec![jwk] }).unwrap()
+    let set = |key: &EcdsaKeyPair, kid: &str| {
+        // After the mark of an uncompressed point.
+        let (x, y) = key.public_key().as_ref()[1..].split_at(32);
+        let (x, y) = (BASE64.encode(x), BASE64.encode(y));
+        let jwk = json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": kid, "x": x, "y": y});
+        json!({"keys": [jwk]}).to_string()
     };
-    let sign = |key: &EncodingKey, kid: &str| {
-        let header = Header { kid: Some(kid.into()), ..Header::new(Algorithm::ES256) };
+    let sign = |key: &EcdsaKeyPair, kid: &str| {
         let claims = json!({"tenant": "acme", "role": "admin", "exp": now() + 600});
-        encode(&header, &claims, key).unwrap()
+        token("ES256", Some(kid), &claims, |signed| {
+            key.sign(&SystemRandom::new(), signed).unwrap().as_ref().to_vec()
+        })
     };
     std::fs::write(&file, set(&ours, "one")).unwrap();
     let keys = JwtKeys::File(file.clone());
@@ -157,16 +181,18 @@ const RSA_KEY: &str = include_str!("issuer-test-key.pem");
 /// is unreachable, the previous keys are used.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_tokens_are_fetched_from_their_issuer() {
-    let key = EncodingKey::from_rsa_pem(RSA_KEY.as_bytes()).unwrap();
+    let pem = PrivatePkcs8KeyDer::from_pem_slice(RSA_KEY.as_bytes()).unwrap();
+    let key = Arc::new(RsaKeyPair::from_pkcs8(pem.secret_pkcs8_der()).unwrap());
     let kid = Arc::new(Mutex::new(Some("one")));
     let shown = {
         let (kid, key) = (kid.clone(), key.clone());
         move || {
             let kid = *kid.lock().unwrap();
             let set = kid.map(|kid| {
-                let mut jwk = Jwk::from_encoding_key(&key, Algorithm::RS256).unwrap();
-                jwk.common.key_id = Some(kid.into());
-                serde_json::to_string(&JwkSet { keys: vec![jwk] }).unwrap()
+                let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public());
+                // Some issuers write the zero that other encodings have in front of a number.
+                let n = [&[0], &n[..]].concat();
+                json!({"keys": [{"kty": "RSA", "alg": "RS256", "kid": kid, "n": BASE64.encode(n), "e": BASE64.encode(e)}]}).to_string()
             });
             async { set.ok_or(axum::http::StatusCode::SERVICE_UNAVAILABLE) }
         }
@@ -176,9 +202,12 @@ async fn keys_of_tokens_are_fetched_from_their_issuer() {
     let routes = axum::Router::new().route("/jwks.json", axum::routing::get(shown));
     let issuer = tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
     let sign = |kid: &str| {
-        let header = Header { kid: Some(kid.into()), ..Header::new(Algorithm::RS256) };
         let claims = json!({"tenant": "acme", "role": "admin", "exp": now() + 600});
-        encode(&header, &claims, &key).unwrap()
+        token("RS256", Some(kid), &claims, |signed| {
+            let mut signature = vec![0; key.public().modulus_len()];
+            key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed, &mut signature).unwrap();
+            signature
+        })
     };
     let keys = JwtKeys::Url(url);
     let jwt = Jwt { algorithm: Algorithm::RS256, keys, refresh: Duration::ZERO, ..jwt_config() };

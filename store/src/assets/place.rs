@@ -4,7 +4,8 @@
 //! first for its own unused ones and delete them. A copy of a store has its id, so a second object has a mark that is
 //! renewed all the time: the database that knows the last one may delete.
 
-use super::{ObjectAssets, listed, told};
+use super::objects::listed;
+use super::{Assets, ObjectAssets, told};
 use crate::runtime::Runtime;
 use everturn_core::Error;
 use futures_util::{StreamExt, TryStreamExt};
@@ -16,7 +17,7 @@ use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{ClientConfigKey, ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 
@@ -54,7 +55,7 @@ macro_rules! from_environment {
 /// A place and its URL, for errors.
 pub struct Place {
     url: String,
-    pub(crate) assets: ObjectAssets,
+    assets: ObjectAssets,
 }
 
 impl Place {
@@ -122,17 +123,13 @@ impl Place {
             _ if prefix.as_ref().is_empty() => store,
             _ => Arc::new(PrefixStore::new(store, prefix)),
         };
-        let assets = ObjectAssets {
-            store: OnceLock::from(store),
-            folder: PathBuf::new(),
-            runtime: Some(Runtime::start("assets")?),
-        };
+        let assets = ObjectAssets { store, runtime: Runtime::start("assets")? };
         Ok(Place { url: url.to_string(), assets })
     }
 
     /// The store that the place belongs to. `None` if the place is new and empty.
     pub fn owner(&self) -> Result<Option<String>, Error> {
-        let store = self.assets.made()?;
+        let store = &self.assets.store;
         // Asked first, since an absent bucket has no owner either.
         self.ask("read", async { store.list(None).next().await.transpose() })?;
         if let Some(owner) = self.read(OWNER)? {
@@ -154,7 +151,7 @@ impl Place {
 
     /// Gives a new place to a store.
     pub fn give(&self, store: &str) -> Result<(), Error> {
-        let assets = self.assets.made()?;
+        let assets = &self.assets.store;
         self.ask("write", async { assets.put(&Path::from(OWNER), store.to_string().into()).await })?;
         match self.owner()? {
             Some(owner) if owner == store => Ok(()),
@@ -169,13 +166,13 @@ impl Place {
 
     /// Writes another mark.
     pub fn set_mark(&self, mark: &str) -> Result<(), Error> {
-        let assets = self.assets.made()?;
+        let assets = &self.assets.store;
         self.ask("write", async { assets.put(&Path::from(MARK), mark.to_string().into()).await }).map(drop)
     }
 
     /// Lets the next database that comes delete here.
     pub fn remove_mark(&self) -> Result<(), Error> {
-        let assets = self.assets.made()?;
+        let assets = &self.assets.store;
         self.ask("delete", async { assets.delete(&Path::from(MARK)).await })
     }
 
@@ -191,7 +188,7 @@ impl Place {
     }
 
     fn read(&self, name: &str) -> Result<Option<String>, Error> {
-        let store = self.assets.made()?;
+        let store = &self.assets.store;
         let look = async {
             match store.get(&Path::from(name)).await {
                 Ok(found) => Ok(Some(found.bytes().await?)),
@@ -205,7 +202,7 @@ impl Place {
 
     /// Makes sure that assets can be written and deleted.
     pub fn check_writable(&self) -> Result<(), Error> {
-        let (store, probe) = (self.assets.made()?, Path::from(PROBE));
+        let (store, probe) = (&self.assets.store, Path::from(PROBE));
         self.ask("write", async { store.put(&probe, PROBE.into()).await })?;
         let deleted = async {
             match store.delete(&probe).await {
@@ -215,6 +212,11 @@ impl Place {
             }
         };
         self.ask("delete", deleted)
+    }
+
+    /// The assets.
+    pub fn assets(&self) -> &dyn Assets {
+        &self.assets
     }
 
     /// The assets.
@@ -258,7 +260,7 @@ impl Place {
             );
             Error::invalid("assets.denied", text)
         };
-        let answer = self.assets.drive(async { tokio::time::timeout(CHECK_TIMEOUT, asked).await });
+        let answer = self.assets.runtime.drive(async { tokio::time::timeout(CHECK_TIMEOUT, asked).await });
         let Ok(answer) = answer else {
             return Err(unreachable(&format!("no answer within {} s", CHECK_TIMEOUT.as_secs())));
         };

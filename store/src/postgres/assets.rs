@@ -146,26 +146,26 @@ impl Placed {
 
 impl Assets for Placed {
     fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
-        self.place()?.assets.put(tenant, sha256, bytes)
+        self.place()?.assets().put(tenant, sha256, bytes)
     }
 
     fn get(&self, tenant: &TenantName, sha256: Hash) -> Result<Vec<u8>, Error> {
-        self.place()?.assets.get(tenant, sha256)
+        self.place()?.assets().get(tenant, sha256)
     }
 
     fn get_range(&self, tenant: &TenantName, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error> {
-        self.place()?.assets.get_range(tenant, sha256, range)
+        self.place()?.assets().get_range(tenant, sha256, range)
     }
 
     fn delete(&self, tenant: &TenantName, sha256: Hash) -> Result<(), Error> {
         if self.0.marked.lock().is_none_or(|at| at.elapsed() > MARK_VALID) {
             self.claim()?;
         }
-        self.place()?.assets.delete(tenant, sha256)
+        self.place()?.assets().delete(tenant, sha256)
     }
 
     fn list(&self) -> Result<Vec<(TenantName, Hash, Timestamp)>, Error> {
-        self.place()?.assets.list()
+        self.place()?.assets().list()
     }
 
     fn claim(&self) -> Result<(), Error> {

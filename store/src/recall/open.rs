@@ -2,6 +2,7 @@
 //! recreated.
 
 use crate::sqlite::door::{BUSY_TIMEOUT, beside, close_like, explain, open_as_it_lies, open_beside, set_up};
+use crate::sqlite::library;
 use everturn_core::Error;
 use everturn_core::error::code;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -9,12 +10,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Marks a file as part of the index: "Evtr".
-const RECALL_APPLICATION_ID: i32 = 0x4576_7472;
+/// Marks a file as part of the index: "Evti".
+const RECALL_APPLICATION_ID: i32 = 0x4576_7469;
 
-/// Version of the index: of its schemas and of the terms. There are no migrations: a file of another version is
-/// dropped and rebuilt.
-const RECALL_VERSION: i32 = 6000 + everturn_views::recall::TERMS_VERSION as i32;
+/// Version of the index: of its schemas, in thousands, and of the terms. A file of another version is dropped and
+/// rebuilt.
+const RECALL_VERSION: i32 = 1000 + everturn_views::recall::TERMS_VERSION as i32;
 
 /// Makes word counts available.
 const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row);";
@@ -50,6 +51,7 @@ impl Derived {
 /// Opens a derived database for reading and writing, in memory without a path. A damaged one, or one of another
 /// version, is recreated.
 pub fn open_derived(path: Option<&Path>, kind: Derived) -> Result<Connection, Error> {
+    library::set_up();
     let Some(path) = path else {
         let memory = Path::new("the index in memory");
         let connection = Connection::open_in_memory().map_err(|e| explain(memory, &e))?;
@@ -101,6 +103,7 @@ pub fn open_derived_for_reading(path: &Path, kind: Derived) -> Result<Option<Con
     if !path.is_file() {
         return Ok(None);
     }
+    library::set_up();
     let open = |beside_a_writer: bool| -> Result<Option<Connection>, Error> {
         let connection = if beside_a_writer {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

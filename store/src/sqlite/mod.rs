@@ -3,13 +3,13 @@
 //! A commit is one transaction with one sync. Readers have their own connections and never wait for the writer.
 
 mod backup;
-mod branches;
 mod derived;
 pub(crate) mod door;
 mod erase;
 mod head;
 mod index;
 mod keys;
+pub(crate) mod library;
 mod lock;
 mod lookup;
 mod ownership;
@@ -33,6 +33,7 @@ use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::turn::Status;
 use everturn_core::write::{Action, Write, absent, absent_turn};
 use head::{HeadFile, Loss};
+pub use library::notices;
 use ownership::Ownership;
 use parking_lot::{Mutex, RwLock};
 use read::Lineage;
@@ -132,7 +133,6 @@ impl Sqlite {
         let files = door::Identity::of(&path).map_err(|e| {
             Error::internal(code::STORE_IO, format!("cannot examine {}: {e}; check the disk", path.display()))
         })?;
-        door::remove_shared_index(&path);
         let recent = load(&mut connection).map_err(|failure| failed(&path, failure))?;
         let writer = Writer {
             connection,
@@ -613,8 +613,8 @@ fn check_whole(path: &Path) -> Result<Option<Loss>, Error> {
     }
     match door::open_for_reading(path) {
         Ok(connection) => head::check(&connection, path, recorded).map_err(|e| explain(path, &e)),
-        // From before there were records.
-        Err(error) if error.is(code::STORE_OLDER) => Ok(None),
+        // It has lost nothing yet.
+        Err(error) if error.is(code::STORE_EMPTY) => Ok(None),
         Err(error) => Err(error),
     }
 }

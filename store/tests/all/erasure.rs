@@ -9,7 +9,7 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{Key, TurnId};
-use everturn_store::assets::ObjectAssets;
+use everturn_store::assets::FolderAssets;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{Assets, Committed, ConversationIndex, Maintenance};
@@ -57,7 +57,7 @@ struct Conversation {
 struct World {
     folder: PathBuf,
     store: Option<Sqlite>,
-    assets: ObjectAssets,
+    assets: FolderAssets,
     m: Maker,
     dice: Dice,
     marks: usize,
@@ -69,7 +69,7 @@ impl World {
         let mut world = World {
             folder: folder.to_path_buf(),
             store: None,
-            assets: ObjectAssets::folder(&folder.join("assets")),
+            assets: FolderAssets::new(&folder.join("assets")),
             m: Maker::default(),
             dice: Dice::new(seed),
             marks: 0,

@@ -4,7 +4,7 @@
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_store::Assets;
-use everturn_store::assets::{ObjectAssets, Place};
+use everturn_store::assets::{FolderAssets, MemoryAssets, ObjectAssets, Place};
 use everturn_store::conformance::tenant;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
@@ -41,13 +41,13 @@ fn given(url: &str, id: &str) -> Result<ObjectAssets, Error> {
 }
 
 mod memory {
-    everturn_store::conformance!(assets | promise: super::Promise | promise(&super::ObjectAssets::memory()));
+    everturn_store::conformance!(assets | promise: super::Promise | promise(&super::MemoryAssets::default()));
 }
 
 mod beside {
     everturn_store::conformance!(assets | promise: super::Promise | {
         let folder = tempfile::tempdir().unwrap();
-        promise(&super::ObjectAssets::folder(&folder.path().join("assets")));
+        promise(&super::FolderAssets::new(&folder.path().join("assets")));
     });
 }
 
@@ -80,7 +80,7 @@ fn a_place_belongs_to_one_store() {
     }
     // The assets of a store that needs no mark, because they are beside it.
     let (folder, url) = folder();
-    let beside = ObjectAssets::folder(folder.path());
+    let beside = FolderAssets::new(folder.path());
     beside.put(&tenant("acme"), Hash::of(b"x"), b"x".to_vec()).unwrap();
     assert_eq!(given(&url, "one").err().unwrap().code(), "assets.foreign");
     assert_eq!(beside.list().unwrap().len(), 1);

@@ -13,6 +13,7 @@ pub const SNIPPET_BYTES_MAX: usize = 240;
 
 /// A part of a text, with its matches.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Snippet {
     /// The part. `…` marks omitted text.
     pub text: String,

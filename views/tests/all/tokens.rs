@@ -25,6 +25,27 @@ proptest! {
     }
 }
 
+/// `examples/write-vocabularies.rs` writes the files.
+#[test]
+fn the_vocabularies_are_those_of_the_package() {
+    for (name, vocabulary) in
+        [("cl100k_base", cl100k_base_singleton()), ("o200k_base", o200k_base_singleton())]
+    {
+        let path = format!("{}/data/{name}.tokens", env!("CARGO_MANIFEST_DIR"));
+        let file = std::fs::read(path).expect("it is in the package");
+        let (mut rest, mut rank) = (&file[..], 0);
+        while let Some((length, after)) = rest.split_first() {
+            let (token, after) = after.split_at(usize::from(*length));
+            assert!(
+                vocabulary.decode_bytes(&[rank]).is_ok_and(|expected| expected == token),
+                "{name} {rank}"
+            );
+            (rest, rank) = (after, rank + 1);
+        }
+        assert!(vocabulary.decode_bytes(&[rank]).is_err(), "{name} goes on after {rank}");
+    }
+}
+
 #[test]
 fn long_pieces_and_real_text() {
     for text in [

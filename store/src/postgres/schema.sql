@@ -1,9 +1,16 @@
--- Version 1. Times are microseconds since 1970 (UTC). Ids are the sixteen bytes of a ULID.
+-- Format 1. Times are microseconds since 1970 (UTC). Ids are the sixteen bytes of a ULID.
 --
 -- Every table begins with its tenant: the rows of a tenant are together on one shard where the tables are distributed, and
 -- row-level security (at the end) compares it. The names `conversations`, `turns` and `conversation_facts` belong to the
 -- views that people read; tables have others.
 -- Nothing on the path of an append is shared by all conversations: a number is taken only when a conversation begins.
+
+-- Formats that the tables were brought to, and by whom.
+CREATE TABLE schema_versions (
+    version integer PRIMARY KEY,
+    at      timestamptz NOT NULL DEFAULT now(),
+    made_by text NOT NULL                      -- program and version
+);
 
 CREATE TABLE conversation_rows (
     tenant         text COLLATE "C" NOT NULL,
@@ -74,8 +81,11 @@ CREATE TABLE turn_rows (
     PRIMARY KEY (tenant, conversation, seq)
 ) PARTITION BY HASH (tenant, conversation);
 CREATE INDEX turn_rows_by_id ON turn_rows (tenant, id);
-CREATE INDEX turn_rows_by_place ON turn_rows (tenant, conversation, place);
 CREATE INDEX turn_rows_open ON turn_rows (conversation, seq) WHERE status = 'pending';
+-- Few turns are edits, and fewer were superseded: looking for these among all turns of a long conversation would read all of
+-- them. A turn that was not moved has its `seq` for a place.
+CREATE INDEX turn_rows_moved ON turn_rows (tenant, conversation, place) WHERE placed_seq IS NOT NULL;
+CREATE INDEX turn_rows_fallen ON turn_rows (tenant, conversation, seq) WHERE superseded_seq IS NOT NULL;
 
 CREATE TABLE answered_requests (
     tenant       text COLLATE "C" NOT NULL,
@@ -201,9 +211,12 @@ ALTER TABLE asset_bytes ALTER COLUMN bytes SET STORAGE EXTERNAL; -- not compress
 
 -- The store itself: one row. The place of its assets carries the same id.
 CREATE TABLE store_identity (
-    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    id       uuid NOT NULL DEFAULT gen_random_uuid(),
-    assets   text                              -- URL of the place of the bytes; null: in `asset_bytes`
+    only_row  boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    id        uuid NOT NULL DEFAULT gen_random_uuid(),
+    assets    text,                            -- URL of the place of the bytes; null: in `asset_bytes`
+    -- Which database may delete in that place: a copy of the database has the same id. See `assets.rs`.
+    mark      text,                            -- there when it was last renewed,
+    next_mark text                             -- and the one that was then written there
 );
 INSERT INTO store_identity DEFAULT VALUES;
 
@@ -231,7 +244,7 @@ CREATE INDEX leases_due ON leases (due) WHERE due IS NOT NULL;
 
 CREATE TABLE recall_feed (
     one      boolean PRIMARY KEY DEFAULT true CHECK (one),
-    version  integer NOT NULL,                 -- of the terms: an index of an earlier one is dropped
+    version  integer NOT NULL,                 -- of the index: one of another version is dropped
     snapshot text NOT NULL                     -- changes of conversations that it sees are in `recall_conversations`
 );
 INSERT INTO recall_feed (version, snapshot) VALUES (0, '1:1:');
@@ -329,12 +342,22 @@ DO $$ DECLARE name text; BEGIN
     END LOOP;
 END $$;
 
+-- Ends what `let_read` began.
+CREATE FUNCTION stop_reading(tenant text, reader name) RETURNS void LANGUAGE plpgsql AS $$ DECLARE policy record; BEGIN
+    FOR policy IN SELECT p.policyname, p.tablename FROM pg_policies p WHERE p.schemaname = current_schema()
+        AND p.policyname = 'reader ' || md5(stop_reading.tenant || ' ' || reader)
+    LOOP
+        EXECUTE format('DROP POLICY %I ON %I', policy.policyname, policy.tablename);
+    END LOOP;
+END $$;
+
 -- Lets a role of the database read the conversations of one tenant, for reports. The setting above has no effect for it.
 CREATE FUNCTION let_read(tenant text, reader name) RETURNS void LANGUAGE plpgsql AS $$ DECLARE name text; BEGIN
+    PERFORM stop_reading(tenant, reader);
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), reader);
     EXECUTE format('GRANT SELECT ON conversations, turns, conversation_facts TO %I', reader);
     FOREACH name IN ARRAY ARRAY['conversation_rows', 'events', 'turn_rows', 'turn_chunks', 'fact_statements', 'asset_rows'] LOOP
-        EXECUTE format('CREATE POLICY %I ON %I FOR SELECT TO %I USING (tenant = %L)', tenant || ' by ' || reader, name, reader, tenant);
+        EXECUTE format('CREATE POLICY %I ON %I FOR SELECT TO %I USING (tenant = %L)', 'reader ' || md5(tenant || ' ' || reader), name, reader, tenant);
         EXECUTE format('GRANT SELECT ON %I TO %I', name, reader);
     END LOOP;
 END $$;

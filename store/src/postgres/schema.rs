@@ -1,43 +1,33 @@
-//! Makes the tables, and changes those of an earlier version.
+//! Makes the tables, and refuses those of another format.
 
 use super::db::{Db, Mode, Scope};
 use super::link::Link;
 use super::rows;
 use everturn_core::Error;
 
-/// Every version, in order. What is released is never edited: a change is another version.
-const VERSIONS: [&str; 3] = [include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
+/// Format of the tables and of everything in them.
+const FORMAT: i32 = 1;
 
-/// Made anew after each change of the tables.
+const TABLES: &str = include_str!("schema.sql");
 const VIEWS: &str = include_str!("views.sql");
 
 /// Oldest version of the server: views that check the rights of the role that asks came with it.
 const SERVER_MIN: i32 = 15;
 
-/// Held while migrating: it happens once, however many processes start together.
+/// Held while tables are made: it happens once, however many processes start together.
 const LOCK: i64 = 0x6576_6572_7475_726e;
 
-/// Refuses tables of another version.
+/// Refuses a database without our tables, or with those of another format.
 pub fn check(link: &Link) -> Result<(), Error> {
     let db = Db::begin(link, Scope::All, Mode::Read)?;
-    match version(&db)? {
-        0 => Err(Error::invalid(
+    if !has_tables(&db)? {
+        return Err(Error::invalid(
             "store.absent",
             "this database has no tables of Everturn; `everturn serve`, or any command that writes, makes them",
-        )),
-        older if older < VERSIONS.len() => Err(Error::invalid(
-            "store.version",
-            format!(
-                "the tables have version {older} and this program knows {}; open the store for writing once, as `everturn serve` does",
-                VERSIONS.len()
-            ),
-        )),
-        version => {
-            not_newer(version)?;
-            check_role(&db)?;
-            check_encoding(&db)
-        }
+        ));
     }
+    check_role(&db)?;
+    check_encoding(&db)
 }
 
 /// Refuses a role that row-level security would show an empty store.
@@ -69,19 +59,8 @@ fn check_encoding(db: &Db) -> Result<(), Error> {
     }
 }
 
-fn not_newer(version: usize) -> Result<(), Error> {
-    if version <= VERSIONS.len() {
-        return Ok(());
-    }
-    let known = VERSIONS.len();
-    let text = format!(
-        "the tables have version {version} and this program knows {known}; use a newer version of Everturn"
-    );
-    Err(Error::invalid("store.version", text))
-}
-
-/// Brings the tables to this version.
-pub fn run(link: &Link) -> Result<(), Error> {
+/// Makes the tables where there are none.
+pub fn make(link: &Link) -> Result<(), Error> {
     let db = Db::begin(link, Scope::All, Mode::Long)?;
     let row = db.query_one(
         "SELECT current_setting('server_version_num')::int / 10000, pg_is_in_recovery(), current_schema() IS NOT NULL,
@@ -111,27 +90,24 @@ pub fn run(link: &Link) -> Result<(), Error> {
         );
     }
     check_encoding(&db)?;
-    let version = version(&db)?;
-    not_newer(version)?;
-    if version > 0 {
+    if has_tables(&db)? {
         check_role(&db)?;
-    }
-    if version == VERSIONS.len() {
         return renumber(&db).and_then(|()| db.commit());
     }
     // In a transaction of its own: this one has looked for the tables, and would not see those that another process makes while
     // it waits for the lock.
     drop(db);
     once(link, |db| {
-        for (number, sql) in VERSIONS.iter().enumerate().skip(self::version(db)?) {
-            if number == 0 {
-                db.batch("CREATE TABLE schema_versions (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")?;
-            }
-            db.batch(sql)?;
-            db.execute("INSERT INTO schema_versions (version) VALUES ($1)", &[&(number as i32 + 1)])?;
+        if !has_tables(db)? {
+            db.batch(TABLES)?;
+            db.batch(VIEWS)?;
+            let program = concat!("everturn ", env!("CARGO_PKG_VERSION"));
+            db.execute(
+                "INSERT INTO schema_versions (version, made_by) VALUES ($1, $2)",
+                &[&FORMAT, &program],
+            )?;
         }
-        db.batch(VIEWS)?;
-        renumber(db)
+        Ok(())
     })
 }
 
@@ -175,13 +151,35 @@ pub fn once(link: &Link, work: impl FnOnce(&Db) -> Result<(), Error>) -> Result<
     db.commit()
 }
 
-/// The version of the tables; 0 if there are none.
-fn version(db: &Db) -> Result<usize, Error> {
-    let there =
-        db.query_one("SELECT to_regclass('schema_versions') IS NOT NULL FROM pg_class LIMIT 1", &[])?;
-    if !there.map_or(Ok(false), |row| rows::get(&row, 0))? {
-        return Ok(0);
+/// Whether our tables are there. Refuses those of another format.
+fn has_tables(db: &Db) -> Result<bool, Error> {
+    // Builds that were never released numbered their tables, too, and did not say who made them.
+    let found = db.query_one(
+        "SELECT to_regclass('schema_versions') IS NOT NULL, EXISTS (
+             SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('schema_versions') AND attname = 'made_by')
+         FROM pg_class LIMIT 1",
+        &[],
+    )?;
+    let (is_there, says_maker) = match found {
+        Some(row) => (rows::get(&row, 0)?, rows::get(&row, 1)?),
+        None => (false, false),
+    };
+    if !is_there {
+        return Ok(false);
     }
-    let row = db.query_one("SELECT coalesce(max(version), 0) FROM schema_versions", &[])?;
-    row.map_or(Ok(0), |row| Ok(rows::get::<i32>(&row, 0)?.max(0) as usize))
+    if !says_maker {
+        return Err(crate::unreleased(&"this database"));
+    }
+    let row = db.query_one("SELECT max(version) FROM schema_versions", &[])?;
+    let format: Option<i32> = row.map(|row| rows::get(&row, 0)).transpose()?.flatten();
+    match format {
+        Some(FORMAT) => Ok(true),
+        Some(other) => {
+            let text = format!(
+                "the tables have version {other} and this program knows {FORMAT}; use a newer version of Everturn"
+            );
+            Err(Error::invalid("store.version", text))
+        }
+        None => Err(rows::wrong("schema_versions is empty")),
+    }
 }
