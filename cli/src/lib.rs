@@ -57,7 +57,7 @@
 //!
 //! # Finding your way
 //!
-//! - [`Everturn`] is an open store: [`Options`], checks, repair, [backups](backup), access [`Keys`].
+//! - [`Everturn`] is an open store: [`Options`], checks, [backups](backup), access [`Keys`].
 //! - [`Tenant`] is everything that one tenant owns: creating, listing and finding conversations, [recall](Tenant::recall) over all of them,
 //!   [import](Tenant::import), [`changes`](Tenant::changes) of all conversations, their [`assets`](Tenant::assets). No call reaches another tenant's data.
 //! - [`ConversationHandle`] is one conversation: [`append`](ConversationHandle::append), [`history`](ConversationHandle::history),

@@ -187,9 +187,7 @@ fn reach(args: &Args, mut local: LocalStore) -> Result<Client, Failure> {
     match local.open()? {
         WritableStore::Here(store) => Ok(local.here(*store)?),
         WritableStore::Through(_, owned) if is_mirrored => Err(owned.0.into()),
-        WritableStore::Through(remote, owned) => {
-            Ok(Client::Owner(Box::new(Owner::new(local, remote, owned))))
-        }
+        WritableStore::Through(remote, _) => Ok(Client::Owner(Box::new(Owner::new(local, remote)))),
     }
 }
 

@@ -43,8 +43,8 @@ pub struct Asset {
     /// Hash, which is also its address; absent where only the descriptor was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Hash>,
-    /// SHA-256 of each piece of 1 MiB; the last piece may be shorter. Empty for an asset of one piece, and for
-    /// assets added before pieces were hashed.
+    /// SHA-256 of each piece of 1 MiB; the last piece may be shorter. Empty for an asset of one piece, and where an
+    /// imported descriptor lists none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<Hash>,
     /// Audience of the asset.

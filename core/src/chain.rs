@@ -1,17 +1,16 @@
 //! The hash chain: the links that make a lost, changed or reordered event visible.
 //!
-//! The encoding of the envelope is frozen as version 1 (golden file: `core/tests/golden/chain_v1.json`). It is a plain
+//! The encoding of the envelope is version 1 (golden file: `core/tests/golden/format1_chain.json`). It is a plain
 //! concatenation in a fixed order, integers big-endian, every text behind its length, every optional field behind a
 //! presence byte, so that no two different envelopes give the same bytes:
 //!
 //! ```text
 //! "everturn.event.v1\n" id[16] conversation[16] seq[u64] at[i64 µs] occurred_at[? i64 µs]
 //! kind[u32 len, bytes] actor[? u32 len, bytes] role[? u32 len, bytes] visibility[u32 len, bytes]
-//! turn[? 16] body_hash[32] prev[32]
+//! turn[? 16] body_hash[32] prev[32] key[u32 len, bytes]
 //! ```
 //!
-//! An event that names the access key that wrote it has version 2 (golden file: `core/tests/golden/chain_v2.json`): the
-//! same with the tag `everturn.event.v2`, and `key[u32 len, bytes]` at the end.
+//! `key`, the access key that wrote the event, needs no presence byte: it is last, and nothing stands there without one.
 
 use crate::Error;
 use crate::error::code;
@@ -26,8 +25,6 @@ use std::str::FromStr;
 
 /// First bytes of every hashed envelope: names the structure and the version of its encoding. Frozen.
 const EVENT_TAG: &[u8] = b"everturn.event.v1\n";
-/// First bytes of the envelope of an event that names an access key. Frozen.
-const EVENT_WITH_KEY_TAG: &[u8] = b"everturn.event.v2\n";
 /// First bytes of the input from which a conversation's first `prev` is derived. Frozen.
 const GENESIS_TAG: &[u8] = b"everturn.genesis.v1\n";
 
@@ -186,7 +183,7 @@ pub fn envelope_hash(event: &Event) -> Hash {
 /// The bytes that are hashed. Frozen: see the head of this file.
 pub fn envelope_bytes(event: &Event) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    out.extend_from_slice(if event.key.is_some() { EVENT_WITH_KEY_TAG } else { EVENT_TAG });
+    out.extend_from_slice(EVENT_TAG);
     out.extend_from_slice(&event.id.to_bytes());
     out.extend_from_slice(&event.conversation.to_bytes());
     out.extend_from_slice(&event.seq.to_be_bytes());

@@ -292,7 +292,7 @@ impl Settings {
     }
 }
 
-/// Names of policies. Older versions also stored others, without effect.
+/// Names of policies. An imported log of a newer version may name others, which have no effect.
 pub const POLICIES: [&str; 6] =
     ["compaction", "budget", "facts", "redaction", "projection", "abandon_tools_after_s"];
 

@@ -1,7 +1,7 @@
 //! An event as one line of JSON: the form in which it is exported and imported.
 //!
-//! Version 1, with `key` since keys are recorded, frozen by `core/tests/golden/`. `type` and `timestamp` come first, so that the line is also an
-//! event of a session file. The body's bytes are embedded unchanged; a body with line breaks between its
+//! Version 1, frozen by `core/tests/golden/`. `type` and `timestamp` come first, so that the line is also an event of a
+//! session file. The body's bytes are embedded unchanged; a body with line breaks between its
 //! tokens, which would end the line, goes into `body_text` as a string instead. An erased body and its salt are
 //! absent.
 

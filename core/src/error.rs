@@ -82,8 +82,10 @@ pub mod code {
     pub const RECALL_READ_ONLY: &str = "recall.read_only";
     /// The session file has its end.
     pub const SESSION_ENDED: &str = "session.ended";
-    /// The store was made by an older version.
-    pub const STORE_OLDER: &str = "store.older";
+    /// The database has no tables yet.
+    pub const STORE_EMPTY: &str = "store.empty";
+    /// The store was made by a build that was never released.
+    pub const STORE_UNRELEASED: &str = "store.unreleased";
     /// The conversation is not the one for which an append was prepared.
     pub const OUTDATED: &str = "append.outdated";
     /// The disk that holds the store is full.

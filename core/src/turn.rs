@@ -409,11 +409,6 @@ impl Turn {
     #[doc(hidden)]
     pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
         let body: TurnBody = content.read().unwrap_or_default();
-        // Earlier versions stored the end of a streamed turn as it came, also without a role.
-        let message = body.message.map(|message| {
-            let named = message::in_role(message.get(), row.role).and_then(|named| Raw::joined(named).ok());
-            named.unwrap_or(message)
-        });
         Turn {
             id: row.id,
             conversation,
@@ -423,7 +418,7 @@ impl Turn {
             role: row.role,
             speaker: None,
             spoken: Vec::new(),
-            message,
+            message: body.message,
             status: row.status,
             partial: None,
             tokens: body.tokens,

@@ -9,7 +9,6 @@ mod render;
 mod transcripts;
 
 pub use build::Context;
-pub(crate) use build::names;
 pub use options::{ContextOptions, Digest, RecallRequest};
 pub use projecting::Projection;
 pub(crate) use projecting::check_projection;

@@ -14,8 +14,8 @@ use everturn_core::time::Timestamp;
 use everturn_core::write::{Learned, Write, absent, absent_turn};
 use everturn_store::{
     AssetIndex, ChangedConversation, CheckedIndex, CheckedLog, CommitProgress, Committed, ConversationIndex,
-    ConversationQuery, Divergence, FoldCache, Log, Maintenance, PendingCommit, Provenance, StoreProblem,
-    StoredTurn, TenantUsage, TurnIndex, TurnQuery, Unwritten, WrittenPage,
+    ConversationQuery, FoldCache, Log, Maintenance, PendingCommit, Provenance, StoreProblem, StoredTurn,
+    TenantUsage, TurnIndex, TurnQuery, Unwritten, WrittenPage,
 };
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
@@ -361,9 +361,5 @@ impl Maintenance for Unexpired {
 
     fn compact(&self) -> Result<(), Error> {
         self.index.compact()
-    }
-
-    fn divergence(&self) -> Option<&dyn Divergence> {
-        self.index.divergence()
     }
 }

@@ -4,6 +4,8 @@
 //! Programs add the package `everturn`, which re-exports all of this and whose front page is the guide.
 //!
 //! Not here: the engine opens no port, reads no arguments and formats nothing for people.
+//!
+//! How to build and change it: `CONTRIBUTING.md` in the root of the repository. What it keeps out: `SECURITY.md` there.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -104,7 +106,7 @@ pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 #[doc(hidden)]
 pub use listings::Listings;
-pub use proof::{ConversationLog, Doctor, Finding, Repaired};
+pub use proof::{ConversationLog, Doctor, Finding};
 pub use quota::{Quota, Quotas};
 pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use streaming::changes::{ChangeKind, ChangeSubscription, ConversationChange, TenantChanges};

@@ -323,25 +323,8 @@ fn advice(kind: ProblemKind) -> &'static str {
         ProblemKind::Missing => {
             "restore a backup; without one, go on in a fork from before that seq (`everturn fork CONV --at SEQ`), or with what there is (`everturn doctor --rebuild --accept-loss`)"
         }
-        ProblemKind::Diverged => "`everturn doctor --repair` moves the events beside the log to a fork",
         ProblemKind::Derived => "`everturn doctor --rebuild` makes it again from the log",
     }
-}
-
-/// Events that stood beside a log, moved to a fork.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-#[non_exhaustive]
-pub struct Repaired {
-    /// The tenant.
-    pub tenant: TenantName,
-    /// The conversation that two processes wrote to.
-    pub conversation: ConversationId,
-    /// The last event that both branches share.
-    pub at_seq: u64,
-    /// The fork with the other branch.
-    pub fork: ConversationId,
-    /// Number of events in the fork.
-    pub events: u64,
 }
 
 impl Everturn {
@@ -370,30 +353,6 @@ impl Everturn {
         shared.journal.index.rebuild()?;
         shared.recall.indexer.note();
         Ok(missing.into_iter().map(Finding::from).collect())
-    }
-
-    /// Makes forks of diverged branches, which two processes could write before each commit checked who owns the
-    /// store. One branch stays the conversation's log; each other becomes a fork from where they diverged. Nothing is
-    /// dropped.
-    pub fn repair(&self) -> Result<Vec<Repaired>, Error> {
-        let shared = &self.inner.shared;
-        let Some(diverged) = shared.journal.index.divergence() else { return Ok(Vec::new()) };
-        let mut repaired = Vec::new();
-        // A branch of a branch is found once the latter is a fork.
-        while let Some(branch) = diverged.branches()?.into_iter().next() {
-            let Key { tenant, id: conversation } = branch.key.clone();
-            let fork = self.tenant(tenant.as_str())?.conversation(conversation).fork(branch.at_seq).wait()?;
-            let events = diverged.adopt(&branch, fork.key())?;
-            shared.journal.forget_derived();
-            repaired.push(Repaired { tenant, conversation, at_seq: branch.at_seq, fork: fork.id(), events });
-        }
-        if !repaired.is_empty() {
-            // Moved rows leave copies of their text in unused space.
-            shared.journal.index.rebuild()?;
-            shared.journal.index.compact()?;
-            shared.recall.indexer.note();
-        }
-        Ok(repaired)
     }
 }
 

@@ -257,28 +257,6 @@ pub fn render<M: MessageSource>(provider: Provider, input: &Input<'_, M>) -> Res
     renderer.stretch(input.messages, true)
 }
 
-/// Version of the rendering, oldest first. Replaying a receipt uses the version that it was made with.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Form {
-    /// As in [`Form::PassingFields`], and failed results of our own shape went to OpenAI chat with their `is_error`.
-    PassingErrors,
-    /// Fields of other APIs were passed on where the rest of a message fitted, and blocks that a provider does not know were
-    /// left out although there is text in them.
-    PassingFields,
-    /// As [`render`] does it.
-    Now,
-}
-
-/// As [`render`], in an earlier form.
-pub fn render_as<M: MessageSource>(
-    form: Form,
-    provider: Provider,
-    input: &Input<'_, M>,
-) -> Result<Rendered, Error> {
-    let mut renderer = Renderer::new(provider, input.system, input.media).in_form(form);
-    renderer.stretch(input.messages, true)
-}
-
 fn write_step(writer: &dyn Writer, step: &RenderStep, items: &[Item<'_>], out: &mut Out) {
     match step {
         RenderStep::Say(group) => match group.as_slice() {

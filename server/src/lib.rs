@@ -47,6 +47,8 @@ mod tls;
 pub use access::KeyRole;
 pub use app::App;
 pub use config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
+#[doc(hidden)]
+pub use mcp::serve_pipes;
 pub use mcp::{SharedStore, Stdio, ToolDispatch, Toolsets, stdio};
 pub use openapi::document;
 pub use proxy::{PassedMessage, Proxy};

@@ -23,7 +23,7 @@ mod tools;
 mod watch;
 
 pub use http::routes;
-pub use stdio::{SharedStore, Stdio, ToolDispatch, stdio};
+pub use stdio::{SharedStore, Stdio, ToolDispatch, serve_pipes, stdio};
 pub use tools::{Toolsets, read as read_tool, run as run_tool};
 
 use everturn_api::hints::in_tools;

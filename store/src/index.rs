@@ -294,7 +294,7 @@ pub trait FoldCache: Send + Sync {
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error>;
 }
 
-/// Repair and cleanup of a whole store.
+/// Checks and cleanup of a whole store.
 pub trait Maintenance: Send + Sync {
     /// Looks for damage: errors of the storage itself, events that are known to have been written and are
     /// missing, and derived rows that differ from the log. Changes nothing.
@@ -303,10 +303,6 @@ pub trait Maintenance: Send + Sync {
     fn rebuild(&self) -> Result<(), Error>;
     /// Reclaims unused space, which may hold remains of old titles, names and metadata.
     fn compact(&self) -> Result<(), Error>;
-    /// Access to divergent branches, where two processes could write at once. `None` where that cannot happen.
-    fn divergence(&self) -> Option<&dyn Divergence> {
-        None
-    }
 }
 
 /// A problem with a store.
@@ -327,33 +323,8 @@ pub enum ProblemKind {
     Damaged,
     /// Events that were written are not in the log: restore a backup.
     Missing,
-    /// Two processes wrote concurrently: use [`Divergence::adopt`].
-    Diverged,
     /// A derived row differs from the log: use [`Maintenance::rebuild`].
     Derived,
-}
-
-/// Logs that two processes wrote concurrently. Only for storage that more than one process can open for
-/// writing.
-pub trait Divergence {
-    /// Branches of all conversations.
-    fn branches(&self) -> Result<Vec<Branch>, Error>;
-    /// Moves a branch to the end of a fork that was made at its `at_seq`. The events keep ids, times and
-    /// bodies, and get new `seq` numbers and hashes. Returns their number.
-    fn adopt(&self, branch: &Branch, into: &Key) -> Result<u64, Error>;
-}
-
-/// Events that a process wrote beside a log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Branch {
-    /// The conversation.
-    pub key: Key,
-    /// `seq` of the last event that it shares with the log.
-    pub at_seq: u64,
-    /// Its first event, by its number in this store.
-    pub first: i64,
-    /// Number of its events.
-    pub events: u64,
 }
 
 /// The first and the last id with this prefix, in bytes. `None` if no id has it.

@@ -10,7 +10,7 @@
 //! | [`ConversationIndex`], [`TurnIndex`], [`AssetIndex`] | listings, and lookup by id |
 //! | [`Provenance`] | erasing: sources and copies of text |
 //! | [`FoldCache`] | cached folds of a log |
-//! | [`Maintenance`], [`Divergence`] | check, rebuild, compact; repair |
+//! | [`Maintenance`] | check, rebuild, compact |
 //! | [`RecallIndex`], [`WordSearch`], [`VectorSearch`] | recall |
 //! | [`ChangeFeed`], [`Leases`] | changes by other processes, and work that one of them does |
 //! | [`Assets`], [`AccessKeys`], [`Backup`] | asset bytes; access to a server; reading everything |
@@ -47,9 +47,9 @@ pub use backup::{Backup, ErasedPage, Member};
 pub use checked::{CheckedIndex, CheckedLog};
 pub use elsewhere::{ChangeFeed, ChangedConversation, Leases, RemoteChanges, WorkDone, WorkState};
 pub use index::{
-    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, Index, ListOrder,
-    Maintenance, ProblemKind, Provenance, StoreProblem, StoredTurn, StoredTurns, TenantUsage, TurnIndex,
-    TurnQuery, Written, WrittenPage,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Index, ListOrder, Maintenance, ProblemKind,
+    Provenance, StoreProblem, StoredTurn, StoredTurns, TenantUsage, TurnIndex, TurnQuery, Written,
+    WrittenPage,
 };
 pub use keys::AccessKeys;
 pub use log::{CommitProgress, Committed, Log, PendingCommit, Unwritten};
@@ -60,4 +60,4 @@ pub use search::{
 
 pub(crate) use backup::{EVENT_BYTES, absent_member};
 pub(crate) use keys::{absent_key, key_exists};
-pub(crate) use log::Erasures;
+pub(crate) use log::{Erasures, unreleased};

@@ -8,6 +8,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::write::{EventAddress, EventRef, Write};
 use std::collections::{HashSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -165,6 +166,16 @@ impl Committed {
         let conversation = conversation.into();
         Committed { conversation, events, repeated: false, released: Vec::new(), erased: Vec::new() }
     }
+}
+
+/// The error for a store whose format never was one of a release.
+pub(crate) fn unreleased(store: &dyn fmt::Display) -> Error {
+    let text = format!(
+        "{store} was made by an unreleased build: everturn {} cannot read a store of an unreleased build; export it with that \
+         build",
+        env!("CARGO_PKG_VERSION")
+    );
+    Error::invalid(code::STORE_UNRELEASED, text)
 }
 
 /// Bodies that this process erased, so that nothing derived from them before is committed.

@@ -20,7 +20,7 @@ pub use model::{Prompt, accept, prompt};
 pub(crate) use model::{answered, said, shown};
 pub use outline::{check_unquoted, outline, outline_of};
 pub use plan::{Candidate, Cut, MULTIMODAL_KEPT, RECENT_TURNS, leaves_from, plan};
-pub use render::{CheckpointForm, fitted, render, render_as, shorter};
+pub use render::{fitted, render};
 
 use everturn_core::chain::Hash;
 use everturn_core::conversation::CheckpointRef;

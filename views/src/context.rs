@@ -9,7 +9,7 @@ mod unpaired;
 
 pub use abandoned::{GivenUp, answer_abandoned};
 use everturn_core::error::code;
-pub use participants::{Names, Seen, seen_by};
+pub use participants::{Seen, seen_by};
 pub use unpaired::{Unshown, drop_unanswered, drop_unpaired};
 
 use crate::projection::{self, Clearing, Message, ProjectionPolicy, Trigger, ViewOptions};
@@ -26,7 +26,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Version of the receipt; a receipt of a later version is refused.
+/// Version of the receipt; a receipt of another version is refused.
 pub const VERSION: u32 = 1;
 
 /// Sections of a prompt, in the order in which the model reads them.
@@ -273,8 +273,6 @@ pub struct ContextSelection {
     pub family: TokenizerFamily,
     /// Tokens of the tool definitions sent along.
     pub tools_tokens: u64,
-    /// Whether older turns are included where a group of turns does not fit. Earlier versions stopped there.
-    pub fills: bool,
     /// `seq` before which no turn is included in the tail: recalled turns are older.
     pub begins: Option<u64>,
 }
@@ -453,13 +451,13 @@ pub fn least_older(request: &ContextSelection, material: &Material) -> Option<u6
     begins.windows(2).map(|group| tail.cost(group[0]) - tail.cost(group[1])).min()
 }
 
-/// Whether the sections that are always included do not fit; `with_newest` together with the newest turn.
-pub fn lacks_room(request: &ContextSelection, material: &Material, with_newest: bool) -> Result<bool, Error> {
+/// Whether the sections that are always included do not fit together with the newest turn.
+pub fn lacks_room(request: &ContextSelection, material: &Material) -> Result<bool, Error> {
     let cost = |section, pieces| Chosen::all(request.family, section, pieces).cost;
     let system = cost(Section::System, material.system.iter().collect());
     let state = cost(Section::State, material.state.iter().collect());
     let input: u64 = material.input.iter().map(|said| said.tokens).sum();
-    let newest = if with_newest { newest_tokens(request, material)? } else { 0 };
+    let newest = newest_tokens(request, material)?;
     Ok(room(request, system + request.tools_tokens, state, input + newest).is_err())
 }
 
@@ -601,8 +599,6 @@ impl<'a> Tail<'a> {
             if cost <= left {
                 left -= cost;
                 groups.push(group.iter().map(Cow::Borrowed).collect());
-            } else if !request.fills {
-                break;
             } else {
                 let without = without_bodies(group, request.family)?;
                 let cost: u64 = without.iter().map(|said| said.tokens).sum();

@@ -22,7 +22,7 @@ pub use rank::{Fit, NEIGHBOURS, excess, lift, own_scores};
 pub use score::{EntryCounts, WordFit, has_phrases, score, word_fit};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
-pub use text::{cut, raw_text_of, recalled_stretches, recalled_text_of, searched_text, text_of, words_of};
+pub use text::{cut, recalled_stretches, recalled_text_of, searched_text, text_of, words_of};
 use text::{has_prose, is_mixed};
 
 use crate::speech;
@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Version of the terms: an index of another version is rebuilt.
-pub const TERMS_VERSION: u32 = 9;
+pub const TERMS_VERSION: u32 = 1;
 
 /// Two texts with a lower cosine are unrelated, for every model.
 pub const UNRELATED_BELOW: f64 = 0.25;

@@ -4,7 +4,7 @@
 //! erasing a turn's text leaves nothing of it in a fold. [`State`] is what callers get: the same with the
 //! texts, read from the log at that moment.
 
-use crate::compaction::{Checkpoint, CheckpointForm, render_as};
+use crate::compaction::{self, Checkpoint};
 use everturn_core::Error;
 use everturn_core::approval::{Approval, ApprovalBody, check_request};
 use everturn_core::conversation::{BudgetRef, CheckpointRef, Settings};
@@ -23,7 +23,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Version of [`State`] and of a stored [`Fold`]; a fold of another version is rebuilt from the log.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 1;
 /// Maximum number of turns in [`State::recent_turn_ids`].
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Maximum number of pins of one conversation.
@@ -750,25 +750,19 @@ impl PendingTool {
 impl State {
     /// The state as text: first the checkpoint, then pins and pending items.
     pub fn render(&self) -> String {
-        self.render_as(CheckpointForm::Bold)
-    }
-
-    /// The same with the checkpoint in another form.
-    #[doc(hidden)]
-    pub fn render_as(&self, form: CheckpointForm) -> String {
-        self.render_within(usize::MAX, usize::MAX, form)
+        self.render_within(usize::MAX, usize::MAX)
     }
 
     /// The state as text for a prompt, which is the same with few short approvals. Frozen: receipts are replayed with it.
     #[doc(hidden)]
-    pub fn render_for_prompt(&self, form: CheckpointForm) -> String {
-        self.render_within(APPROVALS_SHOWN_MAX, QUESTION_SHOWN_BYTES_MAX, form)
+    pub fn render_for_prompt(&self) -> String {
+        self.render_within(APPROVALS_SHOWN_MAX, QUESTION_SHOWN_BYTES_MAX)
     }
 
-    fn render_within(&self, approvals: usize, text_bytes: usize, form: CheckpointForm) -> String {
+    fn render_within(&self, approvals: usize, text_bytes: usize) -> String {
         let mut sections = Vec::new();
         if let Some(checkpoint) = &self.checkpoint {
-            sections.push(format!("## Summary of earlier turns\n\n{}", render_as(checkpoint, form)));
+            sections.push(format!("## Summary of earlier turns\n\n{}", compaction::render(checkpoint)));
         }
         let mut list = |title: &str, lines: Vec<String>| {
             if !lines.is_empty() {

@@ -187,14 +187,13 @@ fn with_key(about: &About, arguments: String) -> Result<String, Error> {
 /// A store that another process owned when it was opened.
 pub struct Owner {
     local: LocalStore,
-    owned: Mutex<OwnedError>,
     now: Mutex<Arc<Client>>,
 }
 
 impl Owner {
-    pub fn new(local: LocalStore, remote: Remote, owned: OwnedError) -> Owner {
+    pub fn new(local: LocalStore, remote: Remote) -> Owner {
         let now = Mutex::new(Arc::new(Client::Remote(Box::new(remote))));
-        Owner { local, owned: Mutex::new(owned), now }
+        Owner { local, now }
     }
 
     /// The client of the present owner, which may be this process.
@@ -218,10 +217,7 @@ impl Owner {
             };
             owners += 1;
             let answer = match &self.local.model {
-                Some(model) if O::ABOUT.asks_model => {
-                    let answer = remote.call_asking(&operation, model.clone());
-                    answer.and_then(|answer| answer.ok_or_else(|| self.is_older()))
-                }
+                Some(model) if O::ABOUT.asks_model => remote.call_asking(&operation, model.clone()),
                 _ => remote.call(&operation),
             };
             match answer {
@@ -235,24 +231,11 @@ impl Owner {
         }
     }
 
-    /// The error for an owner that accepts no model with a request.
-    fn is_older(&self) -> Error {
-        let owned = self.owned.lock();
-        let owned = owned.0.text().split(';').next().unwrap_or_default();
-        let text = format!(
-            "{owned}, and is of an earlier version, which asks only its own models; restart that process, or leave --base-url and --model out"
-        );
-        Error::busy(code::STORE_OWNED, text)
-    }
-
     /// Moves on to the next owner, which may be this process.
     fn next(&self) -> Result<(), Error> {
         let next = match self.local.open()? {
             WritableStore::Here(store) => self.local.here(*store)?,
-            WritableStore::Through(remote, owned) => {
-                *self.owned.lock() = owned;
-                Client::Remote(Box::new(remote))
-            }
+            WritableStore::Through(remote, _) => Client::Remote(Box::new(remote)),
         };
         *self.now.lock() = Arc::new(next);
         Ok(())

@@ -52,19 +52,17 @@ impl Remote {
         Ok(request.json(arguments.to_string()).text()?.into_bytes())
     }
 
-    /// Has the owner run an operation with this model. `None` if it is of an earlier version, which cannot.
+    /// Has the owner run an operation with this model.
     pub fn call_asking<O: Operation>(
         &self,
         operation: &O,
         model: RequestedModel,
-    ) -> Result<Option<O::Answer>, Error> {
+    ) -> Result<O::Answer, Error> {
         let unwritten = |e| Error::internal("request.json", format!("a request cannot be written: {e}"));
         let arguments = serde_json::value::to_raw_value(operation).map_err(unwritten)?;
         let asking = serde_json::to_string(&RequestWithModel { model, arguments }).map_err(unwritten)?;
-        match self.server.over_socket(&format!("/asking/{}", O::ABOUT.name)).json(asking).text() {
-            Err(error) if error.is("server.foreign") => Ok(None),
-            answer => self.server.read(&answer?).map(Some),
-        }
+        let asked = self.server.over_socket(&format!("/asking/{}", O::ABOUT.name)).json(asking).text();
+        self.server.read(&asked?)
     }
 
     /// Fails if no server answers at the URL.

@@ -8,9 +8,7 @@ use everturn_core::Error;
 use everturn_engine::{Finding, Options, sqlite_notices, store_file};
 
 #[derive(ClapArgs)]
-#[command(
-    after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild --compact\n  everturn doctor --repair"
-)]
+#[command(after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild --compact")]
 pub struct Doctor {
     /// First rebuild everything that is derived from the log
     #[arg(long)]
@@ -18,9 +16,6 @@ pub struct Doctor {
     /// First reclaim unused space, which also removes old titles and names left in it
     #[arg(long)]
     compact: bool,
-    /// First move events that a second process wrote beside a conversation's log into a fork
-    #[arg(long)]
-    repair: bool,
     /// Accept that the store has lost committed data, continue with what is left, and say what is known to be
     /// missing
     #[arg(long)]
@@ -29,9 +24,9 @@ pub struct Doctor {
 
 pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
     open::all_tenants(args, "doctor")?;
-    let changes = verb.rebuild || verb.compact || verb.repair || verb.accept_loss;
+    let changes = verb.rebuild || verb.compact || verb.accept_loss;
     if changes && open::server(args)?.is_some() {
-        let text = "--rebuild, --compact, --repair and --accept-loss need the store itself: run them where it is, while its server is stopped";
+        let text = "--rebuild, --compact and --accept-loss need the store itself: run them where it is, while its server is stopped";
         return Err(Error::invalid("url.doctor", text).into());
     }
     let given_up = verb.accept_loss && matches!(open::reading(args), Err(Failure::Error(Error::Corrupt(_))));
@@ -40,19 +35,6 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
         let store = open::store(args, options).map_err(|error| {
             open::owned(error, "doctor must own the file to change it; wait until that ends, or stop it")
         })?;
-        if verb.repair {
-            let repaired = store.repair()?;
-            if repaired.is_empty() {
-                eprintln!("nothing to repair: no second process wrote beside a log");
-            }
-            for done in repaired {
-                let events = show::count(done.events, "event");
-                eprintln!(
-                    "{}: {events} that a second process wrote after seq {} are now in its fork {}",
-                    done.conversation, done.at_seq, done.fork
-                );
-            }
-        }
         if verb.rebuild {
             for lost in store.rebuild()? {
                 eprintln!("given up: {}{}", about(&lost), lost.problem);

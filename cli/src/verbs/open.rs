@@ -55,6 +55,6 @@ fn owner(args: &Args) -> Result<Option<(String, Remote)>, Failure> {
     let file = store_file(&open::store_url(args, false)?)?;
     let Some((socket, _)) = file.and_then(|file| socket::find(&file)) else { return Ok(None) };
     let remote = Remote::through(&socket, &args.tenant)?;
-    // An owner that serves no page has no address, nor does an older one.
+    // An owner that serves no page has no address.
     Ok(remote.page().ok().flatten().map(|url| (url, remote)))
 }

@@ -76,10 +76,9 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     checked 1 conversation, 2 events, 0 assets
     everything is in order
     ");
-    let said = shell.run(&["doctor", "--repair", "--rebuild", "--compact"]);
+    let said = shell.run(&["doctor", "--rebuild", "--compact"]);
     assert_eq!(said.code, 0);
     assert_shows!(said.err, @r"
-    nothing to repair: no second process wrote beside a log
     rebuilt all derived rows from the log
     reclaimed unused space
     ");
@@ -129,7 +128,6 @@ fn a_store_is_made_only_by_verbs_that_begin_one() {
         &["doctor"],
         &["doctor", "--rebuild"],
         &["doctor", "--compact"],
-        &["doctor", "--repair"],
         &["doctor", "--accept-loss"],
         &["append", conv, "hello"],
         &["append", conv, "--stream"],

@@ -68,19 +68,6 @@ pub fn take<W: Write>(
         taking.member(member)?;
     }
     drop(members);
-    let branches =
-        shared.journal.index.divergence().map_or(Ok(Vec::new()), |diverged| diverged.branches())?;
-    for branch in branches {
-        let events = match branch.events {
-            1 => "1 event is".to_string(),
-            events => format!("{events} events are"),
-        };
-        let text = format!(
-            "two processes wrote at the same time after seq {}: {events} beside the log and not in the backup; run `everturn doctor --repair`, then back up again",
-            branch.at_seq
-        );
-        taking.problem(&branch.key, &text);
-    }
     taking.removals()?;
     for key in shared.backup.all_keys()? {
         taking.writer.key(key)?;

@@ -22,10 +22,10 @@ use everturn_core::turn::{Status, Turn};
 use everturn_core::viewer::{Viewer, common_audience, is_for_everyone};
 use everturn_formats::provider::{self, Provider};
 use everturn_store::TurnQuery;
-use everturn_views::compaction::{self, Checkpoint, CheckpointForm};
+use everturn_views::compaction::{self, Checkpoint};
 use everturn_views::context::{
     self, Assembled, BlockSource, Cache, ContextBlock, ContextMessage, ContextSelection, ContextText,
-    ContextTokens, FREE_PART, GivenUp, LeftOut, Material, Names, Section, Seen, Unshown, answer_abandoned,
+    ContextTokens, FREE_PART, GivenUp, LeftOut, Material, Section, Seen, Unshown, answer_abandoned,
     drop_unanswered, drop_unpaired, seen_by,
 };
 use everturn_views::projection::{self, Message, Shown};
@@ -49,37 +49,12 @@ const SKIPPED_MAX: usize = 64;
 /// Rendering may cost a little more than was counted; the budget is lowered by the difference and the build repeated. A
 /// smaller budget may let in turns that cost more again, so after this many times it is lowered by twice as much each time.
 const EXACT_ATTEMPTS: u32 = 4;
-/// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
-/// marks; since version 3, turns are attributed to their speakers; since version 4, turns are in reading order, edits of
-/// turns that the checkpoint covers follow it, and older turns fill the budget where newer ones do not fit; since version
-/// 5, these edits are part of its note, and many or long approvals are shortened; since version 6, calls that wait are in
-/// reading order, and halves of tool calls that are not shown take no room; since version 7, headings of a checkpoint are
-/// bold, and identifiers that its sentences contain are not listed; since version 8, failed results for OpenAI chat have
-/// only fields that it knows, and participants are not told of calls whose result was edited away; since version 9, a
-/// checkpoint that is too large keeps constraints longest and uses the room that it has, fields of other APIs are not passed
-/// on, and blocks that the provider does not know are shown as the text in them; since version 10, calls and results that
-/// lost each other by an edit take no room, and participants are not told of them; since version 11, a call is not given up
-/// because an earlier one with its id was, and a recalled message in which a tool or a program speaks beside a person is split
-/// by speaker; since version 12, a checkpoint is not shortened for a newest turn that does not fit even so.
-pub(super) const RENDERER_VERSION: u32 = 12;
+/// Version of the renderers; a change of their output changes it. A receipt of another version cannot be replayed.
+pub(super) const RENDERER_VERSION: u32 = 1;
 /// Most edits looked at beside a checkpoint that covers the turns that they replace. Frozen: receipts are replayed with it.
 const EDITS_MAX: usize = 16;
 /// Bytes after which no more edits are shown: nothing makes them shorter where room is scarce. Frozen as well.
 const EDITS_BYTES: usize = 4 * 1024;
-
-/// The names in a prompt of this version.
-pub(crate) fn names(version: u32) -> Names {
-    match version {
-        ..3 => Names::Roles,
-        3..11 => Names::Speakers,
-        _ => Names::Stretches,
-    }
-}
-
-/// The form of the checkpoint in a prompt of this version.
-fn form(version: u32) -> CheckpointForm {
-    if version < 7 { CheckpointForm::Sections } else { CheckpointForm::Bold }
-}
 
 /// Context of a model call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -234,7 +209,6 @@ impl ConversationHandle {
         read_budgets: u64,
     ) -> Result<Context, Error> {
         let (family, through) = (options.family(), fold.through_seq);
-        let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
         let projection = match (&options.projection, recorded) {
             (None, None) => self.contexts().default_projection()?,
             (given, _) => given.clone(),
@@ -248,12 +222,10 @@ impl ConversationHandle {
             sections: options.sections.clone(),
             family,
             tools_tokens: tools,
-            fills: version >= 4,
             begins: None,
         };
         let mut checkpoint = None;
-        let mut is_shortened =
-            self.fit_checkpoint(fold, version, &request, &mut checkpoint, &mut material)?;
+        let mut is_shortened = self.fit_checkpoint(fold, &request, &mut checkpoint, &mut material)?;
         let asked = self.audience_of(&options.asked)?;
         let mut begins = through + 1;
         if options.recall.is_some() {
@@ -270,7 +242,7 @@ impl ConversationHandle {
             (None, None) => {}
         }
         for attempt in 1_u32.. {
-            is_shortened |= self.fit_checkpoint(fold, version, &request, &mut checkpoint, &mut material)?;
+            is_shortened |= self.fit_checkpoint(fold, &request, &mut checkpoint, &mut material)?;
             let assembled = match context::assemble(&request, &material) {
                 Err(error) if attempt > 1 && error.is(code::BUDGET_TOO_SMALL) => break,
                 assembled => assembled?,
@@ -278,8 +250,8 @@ impl ConversationHandle {
             if recorded.is_none() {
                 context::check_newest(options.token_budget, &request, &material, &assembled)?;
             }
-            let mut rendered = self.render(options.provider, &assembled, &asked, version)?;
-            if version >= 2 && options.provider == Provider::Anthropic {
+            let mut rendered = self.render(options.provider, &assembled, &asked)?;
+            if options.provider == Provider::Anthropic {
                 mark_cache(options, &assembled, &mut rendered)?;
             }
             let used = rendered_cost(family, &rendered) + tools + everturn_views::tokens::PROMPT_TOKENS;
@@ -298,7 +270,6 @@ impl ConversationHandle {
             let shown_from = assembled.messages.iter().filter_map(|said| said.seq).min();
             let is_told = |seq: &Option<u64>| !is_cut || *seq >= shown_from;
             let mut context = self.finish(fold, options, assembled, rendered, projection)?;
-            context.receipt.renderer_version = version;
             context.receipt.policy.read_budgets = read_budgets;
             let told = left_out.into_iter().filter(|(seq, _)| is_told(seq)).map(|(_, left)| left);
             context.left_out.splice(..0, told);
@@ -330,65 +301,48 @@ impl ConversationHandle {
         Ok(common_audience(&turns.iter().map(turn).collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// Shortens the checkpoint, part by part, until everything that is never left out fits. `checkpoint` is what is left of
-    /// it, if it was shortened before.
+    /// Shortens the checkpoint until everything that is never left out fits. `checkpoint` is what is left of it, if it was
+    /// shortened before.
     fn fit_checkpoint(
         &self,
         fold: &Fold,
-        version: u32,
         request: &ContextSelection,
         checkpoint: &mut Option<Checkpoint>,
         material: &mut Material,
     ) -> Result<bool, Error> {
-        let mut is_shortened = false;
-        let lacks_room = |material: &Material| context::lacks_room(request, material, version >= 6);
-        if !lacks_room(material)? {
+        if !context::lacks_room(request, material)? {
             return Ok(false);
         }
-        let edits = if version >= 5 { self.edits(fold, &[])? } else { None };
+        let edits = self.edits(fold)?;
         let rendered = |shown: &Checkpoint| match &edits {
-            Some((note, _)) => compaction::render_as(&with_note(shown.clone(), note), form(version)),
-            None => compaction::render_as(shown, form(version)),
+            Some((note, _)) => compaction::render(&with_note(shown.clone(), note)),
+            None => compaction::render(shown),
         };
-        if version >= 9 {
-            let shown = match checkpoint.take() {
-                Some(shown) => Some(shown),
-                None => self.checkpoint(fold.checkpoint)?,
-            };
-            let (Some(shown), Some(state)) = (shown, &material.state) else { return Ok(false) };
-            let old = rendered(&shown);
-            let with = |left: &Checkpoint| ContextText {
-                text: state.text.replacen(&old, &rendered(left), 1),
-                ..state.clone()
-            };
-            let fitted = |tail: u64| {
-                let room = context::room_for_state(request, material, tail);
-                let fits = |left: &Checkpoint| context::state_tokens(request.family, &with(left)) <= room;
-                compaction::fitted(&shown, fits)
-            };
-            let mut left = fitted(context::newest_tokens(request, material)?);
-            if left.is_none() && version >= 12 {
-                // The newest turn is left out in any case; the checkpoint need not be.
-                left = context::least_older(request, material).and_then(fitted);
-            }
-            // The error says how little is enough.
-            let left =
-                left.unwrap_or_else(|| Checkpoint { goal: shown.goal.clone(), ..Checkpoint::default() });
-            let is_shortened = version < 12 || left != shown;
-            material.state = Some(with(&left));
-            *checkpoint = Some(left);
-            return Ok(is_shortened);
+        let shown = match checkpoint.take() {
+            Some(shown) => Some(shown),
+            None => self.checkpoint(fold.checkpoint)?,
+        };
+        let (Some(shown), Some(state)) = (shown, &material.state) else { return Ok(false) };
+        let old = rendered(&shown);
+        let with = |left: &Checkpoint| ContextText {
+            text: state.text.replacen(&old, &rendered(left), 1),
+            ..state.clone()
+        };
+        let fitted = |tail: u64| {
+            let room = context::room_for_state(request, material, tail);
+            let fits = |left: &Checkpoint| context::state_tokens(request.family, &with(left)) <= room;
+            compaction::fitted(&shown, fits)
+        };
+        let mut left = fitted(context::newest_tokens(request, material)?);
+        if left.is_none() {
+            // The newest turn is left out in any case; the checkpoint need not be.
+            left = context::least_older(request, material).and_then(fitted);
         }
-        while lacks_room(material)? {
-            let shown = match checkpoint.take() {
-                Some(shown) => Some(shown),
-                None => self.checkpoint(fold.checkpoint)?,
-            };
-            let (Some(shown), Some(state)) = (shown, &mut material.state) else { break };
-            let Some(shorter) = compaction::shorter(&shown) else { break };
-            state.text = state.text.replacen(&rendered(&shown), &rendered(&shorter), 1);
-            (*checkpoint, is_shortened) = (Some(shorter), true);
-        }
+        // The error says how little is enough.
+        let left = left.unwrap_or_else(|| Checkpoint { goal: shown.goal.clone(), ..Checkpoint::default() });
+        let is_shortened = left != shown;
+        material.state = Some(with(&left));
+        *checkpoint = Some(left);
         Ok(is_shortened)
     }
 
@@ -469,7 +423,6 @@ impl ConversationHandle {
         read_budgets: u64,
     ) -> Result<Gathered, Error> {
         let recorded = receipt.and_then(|receipt| receipt.projection.as_ref());
-        let version = receipt.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
         let family = options.family();
         let mut material = Material::default();
         let mut is_public = true;
@@ -479,20 +432,13 @@ impl ConversationHandle {
         let instructions = options.instructions.iter().map(|text| given_piece(text.clone()));
         material.system.extend(instructions);
         if options.sections.has(Section::State) {
-            let state = |chat: &ConversationHandle| -> Result<Option<ContextText>, Error> {
-                let mut state = chat.state_piece(fold, version)?;
-                if version == 4 {
-                    chat.add_edits(fold, options, &mut state)?;
-                }
-                Ok(state)
-            };
-            material.state = state(self)?;
+            material.state = self.state_piece(fold)?;
             // Of the state, only calls, what asks about them, and edits in turns can be private.
             if fold.checkpoint.is_some()
                 || !fold.approvals.is_empty()
                 || fold.tools.iter().any(|tool| tool.turn.is_some())
             {
-                is_public = state(&self.for_everyone())? == material.state;
+                is_public = self.for_everyone().state_piece(fold)? == material.state;
             }
         }
         if options.sections.has(Section::Digests) {
@@ -535,7 +481,7 @@ impl ConversationHandle {
                     let budgets = if how.is_some() { PROJECTED_BUDGETS } else { 1 };
                     let largest = options.token_budget.saturating_mul(budgets);
                     let room = Room { tokens: largest.saturating_mul(read_budgets), largest };
-                    let (turns, more) = self.tail(fold, options, room, version)?;
+                    let (turns, more) = self.tail(fold, options, room)?;
                     material.more = more;
                     is_public &= turns.iter().all(|turn| turn.is_public);
                     self.projected_tail(fold, options, turns, how.as_ref())?
@@ -543,15 +489,13 @@ impl ConversationHandle {
             };
         }
         is_public &= projection.as_ref().is_none_or(|body| body.audience.is_none());
-        material.tail = answer_abandoned(material.tail, &self.given_up(fold, version)?, family)?;
+        material.tail = answer_abandoned(material.tail, &self.given_up(fold)?, family)?;
         if let Some(from) = options.input_from {
             material.input.splice(..0, take_input(&mut material.tail, from));
         }
-        let mut left_out = Vec::new();
-        if version >= 6 {
-            let waits = |call: &CallRef<'_>| fold.tools.iter().any(|tool| is_it(tool, call));
-            (material.tail, left_out) = drop_unpaired(material.tail, &material.input, waits, family)?;
-        }
+        let waits = |call: &CallRef<'_>| fold.tools.iter().any(|tool| is_it(tool, call));
+        let left_out;
+        (material.tail, left_out) = drop_unpaired(material.tail, &material.input, waits, family)?;
         if !options.sections.has(Section::Tail) {
             (material.tail, material.more) = (Vec::new(), false);
         }
@@ -586,7 +530,6 @@ impl ConversationHandle {
                 metadata: view.event()["metadata"].take(),
                 after_seq,
                 through_seq: fold.through_seq,
-                in_reading_order: true,
                 before: options.before,
                 of_receipt: false,
                 viewer: self.tenant.viewer().names(),
@@ -625,7 +568,6 @@ impl ConversationHandle {
             metadata: view.event()["metadata"].take(),
             after_seq: turns.first().map_or(0, |turn| turn.place - 1),
             through_seq: fold.through_seq,
-            in_reading_order: true,
             before: options.before,
             of_receipt: true,
             viewer: self.tenant.viewer().names(),
@@ -658,16 +600,13 @@ impl ConversationHandle {
     }
 
     /// Abandoned calls of the messages view.
-    fn given_up(&self, fold: &Fold, version: u32) -> Result<Vec<GivenUp>, Error> {
+    fn given_up(&self, fold: &Fold) -> Result<Vec<GivenUp>, Error> {
         let (start, _) = view_start(fold.checkpoint, fold.budget);
-        let shown = fold.abandoned.iter().filter(|abandoned| {
-            abandoned.tool.place > start && (version < 11 || abandoned.tool.turn.is_some())
-        });
-        let read = |abandoned| {
-            let given_up = self.read_given_up(abandoned)?;
-            Ok(GivenUp { turn: given_up.turn.filter(|_| version >= 11), ..given_up })
-        };
-        shown.map(read).collect()
+        let shown = fold
+            .abandoned
+            .iter()
+            .filter(|abandoned| abandoned.tool.place > start && abandoned.tool.turn.is_some());
+        shown.map(|abandoned| self.read_given_up(abandoned)).collect()
     }
 
     /// An abandoned call, with the reason.
@@ -704,7 +643,7 @@ impl ConversationHandle {
         fold: &Fold,
     ) -> Result<Option<(Checkpoint, Vec<String>)>, Error> {
         let checkpoint = self.checkpoint(fold.checkpoint)?;
-        Ok(match self.edits(fold, &[])? {
+        Ok(match self.edits(fold)? {
             Some((note, ids)) => Some((with_note(checkpoint.unwrap_or_default(), &note), ids)),
             None => checkpoint.map(|checkpoint| (checkpoint, Vec::new())),
         })
@@ -720,22 +659,13 @@ impl ConversationHandle {
         self.for_everyone().summary(fold)
     }
 
-    fn state_piece(&self, fold: &Fold, version: u32) -> Result<Option<ContextText>, Error> {
+    fn state_piece(&self, fold: &Fold) -> Result<Option<ContextText>, Error> {
         let mut state: State = self.read_state(fold, fold.updated)?;
-        if version < 6 {
-            state.pending_tools =
-                self.pending_tools(&fold.tools)?.into_iter().map(|(_, tool)| tool).collect();
-        }
         let mut edits = Vec::new();
-        if version >= 5
-            && let Some((checkpoint, ids)) = self.checkpoint_with_edits(fold)?
-        {
+        if let Some((checkpoint, ids)) = self.checkpoint_with_edits(fold)? {
             (state.checkpoint, edits) = (Some(checkpoint), ids);
         }
-        let text = match version {
-            ..5 => state.render_as(form(version)),
-            _ => state.render_for_prompt(form(version)),
-        };
+        let text = state.render_for_prompt();
         if text.is_empty() {
             return Ok(None);
         }
@@ -752,10 +682,10 @@ impl ConversationHandle {
     }
 
     /// Note on the turns that replace some that the checkpoint still tells of, and their ids.
-    fn edits(&self, fold: &Fold, participants: &[String]) -> Result<Option<(String, Vec<String>)>, Error> {
+    fn edits(&self, fold: &Fold) -> Result<Option<(String, Vec<String>)>, Error> {
         let Some(at) = fold.checkpoint else { return Ok(None) };
         let edits = self.edits_since(at, Some(fold.through_seq), EDITS_MAX)?;
-        let pieces = edits.iter().filter_map(|turn| turn_piece(turn, participants, Names::Speakers));
+        let pieces = edits.iter().filter_map(|turn| turn_piece(turn, &[]));
         let (mut ids, mut text) = (Vec::new(), String::new());
         for piece in pieces {
             if text.len() > EDITS_BYTES {
@@ -771,43 +701,19 @@ impl ConversationHandle {
         Ok((!text.is_empty()).then_some((note, ids)))
     }
 
-    /// Adds the edits to the end of the state, as in prompts of version 4.
-    fn add_edits(
-        &self,
-        fold: &Fold,
-        options: &ContextOptions,
-        state: &mut Option<ContextText>,
-    ) -> Result<(), Error> {
-        let Some((note, ids)) = self.edits(fold, &options.participants)? else { return Ok(()) };
-        match state {
-            Some(ContextText { source: BlockSource::Ids(known), text }) => {
-                known.extend(ids);
-                *text = format!("{text}\n\n{note}");
-            }
-            _ => *state = Some(ContextText { source: BlockSource::Ids(ids), text: note }),
-        }
-        Ok(())
-    }
-
     /// The newest turns, first one first, as many as could fit; and whether there are more.
-    fn tail(
-        &self,
-        fold: &Fold,
-        options: &ContextOptions,
-        room: Room,
-        version: u32,
-    ) -> Result<(Vec<Tailed>, bool), Error> {
-        let gathered = self.tail_of(fold, options, room, version, None)?;
+    fn tail(&self, fold: &Fold, options: &ContextOptions, room: Room) -> Result<(Vec<Tailed>, bool), Error> {
+        let gathered = self.tail_of(fold, options, room, None)?;
         let pairs = pairing::pair(gathered.0.iter().map(|turn| turn.message.value()));
         let is_paired = pairs.calls.iter().all(|call| call.result.is_some())
             && pairs.results.iter().all(|result| result.call.is_some());
         // Others can be told in words of a result that is no part any more.
-        if version < 10 || is_paired && options.participants.is_empty() {
+        if is_paired && options.participants.is_empty() {
             return Ok(gathered);
         }
         match self.messages_after_edits(fold)? {
             None => Ok(gathered),
-            read => self.tail_of(fold, options, room, version, read.as_ref()),
+            read => self.tail_of(fold, options, room, read.as_ref()),
         }
     }
 
@@ -836,7 +742,6 @@ impl ConversationHandle {
         fold: &Fold,
         options: &ContextOptions,
         room: Room,
-        version: u32,
         read: Option<&HashMap<TurnId, Raw>>,
     ) -> Result<(Vec<Tailed>, bool), Error> {
         let family = options.family();
@@ -848,16 +753,12 @@ impl ConversationHandle {
         let (mut tokens, mut skipped) = (0, 0);
         let mut more = false;
         let mut before = options.before.unwrap_or(u64::MAX).min(fold.through_seq + 1);
-        // Older prompts have turns in the order of the log.
-        let logged = version < 4;
-        let position = |turn: &Turn| if logged { turn.seq } else { turn.place };
         'pages: loop {
             let query = TurnQuery {
                 after: Some(start),
                 before: Some(before),
                 as_of: Some(fold.through_seq),
                 descending: true,
-                whole_log: logged,
                 limit: PAGE,
                 ..TurnQuery::default()
             };
@@ -866,7 +767,7 @@ impl ConversationHandle {
             for turn in page {
                 let is_asked = options.asked.contains(&turn.id);
                 let mut turn = if is_asked { turn } else { self.tenant.viewer().turn(turn) };
-                before = position(&turn);
+                before = turn.place;
                 if !is_for_everyone(&turn) {
                     private.insert(turn.id);
                 }
@@ -888,7 +789,7 @@ impl ConversationHandle {
                 }
                 // One group more than asked for, so that the first one is complete.
                 let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
-                let asked = options.input_from.is_some_and(|from| position(&turn) >= from);
+                let asked = options.input_from.is_some_and(|from| turn.place >= from);
                 if (tokens > room.tokens || enough) && !asked {
                     more = true;
                     break 'pages;
@@ -901,7 +802,7 @@ impl ConversationHandle {
                 let left = room.tokens.saturating_sub(tokens);
                 let fits = cost <= left.min(room.largest);
                 // If a turn does not fit, older ones may.
-                if version >= 4 && !fits && left >= room.tokens / FREE_PART && skipped < SKIPPED_MAX {
+                if !fits && left >= room.tokens / FREE_PART && skipped < SKIPPED_MAX {
                     skipped += 1;
                 } else {
                     tokens += cost;
@@ -913,12 +814,12 @@ impl ConversationHandle {
             }
         }
         turns.reverse();
-        if version >= 8 && !options.participants.is_empty() {
+        if !options.participants.is_empty() {
             turns = self.without_unanswered(fold, options, turns)?;
         }
         let said: Vec<(&Turn, Option<&Value>)> =
             turns.iter().map(|(turn, message)| (turn, Some(message.value()))).collect();
-        let seen = seen_by(&options.participants, &said, names(version));
+        let seen = seen_by(&options.participants, &said);
         let mut tail = Vec::new();
         for ((turn, message), seen) in turns.into_iter().zip(seen) {
             let (message, tokens) = match seen {
@@ -936,7 +837,7 @@ impl ConversationHandle {
                 }
             };
             let is_public = !private.contains(&turn.id);
-            tail.push(Tailed { turn: turn.id, place: position(&turn), tokens, message, is_public });
+            tail.push(Tailed { turn: turn.id, place: turn.place, tokens, message, is_public });
         }
         Ok((tail, more))
     }

@@ -10,14 +10,12 @@ use everturn_core::conversation::Settings;
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
-use everturn_core::viewer::{Viewer, is_for_everyone};
+use everturn_core::viewer::Viewer;
 use everturn_core::write::Action;
-use everturn_store::TurnQuery;
-use everturn_views::projection::{self, Message, Shown, ViewOptions};
+use everturn_views::projection::{Shown, ViewOptions};
 use everturn_views::state::Fold;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::ops::ControlFlow;
 
 /// A view of a conversation.
 #[derive(Clone, Debug)]
@@ -43,9 +41,6 @@ pub(super) struct ProjectionBody {
     pub after_seq: u64,
     /// `seq` as of which they are read.
     pub through_seq: u64,
-    /// Whether they are in reading order. Earlier views have them in the order of the log.
-    #[serde(default)]
-    pub in_reading_order: bool,
     /// Only messages before this place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<u64>,
@@ -82,7 +77,6 @@ impl ConversationContexts<'_> {
                     metadata: view.event()["metadata"].take(),
                     after_seq,
                     through_seq: head,
-                    in_reading_order: true,
                     before: None,
                     of_receipt: false,
                     viewer: self.0.tenant.viewer().names(),
@@ -139,14 +133,9 @@ impl ConversationContexts<'_> {
                 Err(Error::not_found("projection.private", text))
             }
         };
-        if body.in_reading_order {
-            let transcript = maker.read_transcript(body.after_seq, body.through_seq)?;
-            check(transcript.is_public)?;
-            return Ok(shown(&transcript.replay(body.before, &body.metadata)?.0.messages));
-        }
-        let (messages, is_public) = maker.logged_messages(body.after_seq, body.through_seq)?;
-        check(is_public)?;
-        Ok(shown(&projection::replay(&messages, &body.metadata)?.messages))
+        let transcript = maker.read_transcript(body.after_seq, body.through_seq)?;
+        check(transcript.is_public)?;
+        Ok(shown(&transcript.replay(body.before, &body.metadata)?.0.messages))
     }
 }
 
@@ -188,24 +177,6 @@ impl ConversationHandle {
     pub(crate) fn previous_projection(&self, fold: &Fold) -> Result<Option<Value>, Error> {
         let Some(seq) = fold.projection else { return Ok(None) };
         Ok(self.event_at(seq)?.and_then(|event| event.read::<ProjectionBody>()).map(|body| body.metadata))
-    }
-
-    /// Messages of the turns in a range of `seq` that are in force at its end, in log order, and whether all of them are
-    /// public.
-    fn logged_messages(&self, after: u64, through: u64) -> Result<(Vec<Message>, bool), Error> {
-        let (mut messages, mut is_public, mut bytes) = (Vec::new(), true, 0);
-        let query =
-            TurnQuery { after: Some(after), as_of: Some(through), whole_log: true, ..TurnQuery::default() };
-        self.each_turn(query, |turn| {
-            is_public &= turn.hidden || is_for_everyone(&turn);
-            if let Some(message) = turn.message.filter(|_| turn.superseded_by.is_none()) {
-                bytes += message.get().len() as u64;
-                self.shared().check_whole(bytes)?;
-                messages.push(Message::read(message)?);
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok((messages, is_public))
     }
 }
 

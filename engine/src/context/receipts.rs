@@ -177,9 +177,16 @@ impl ConversationContexts<'_> {
     /// Rebuilds the context of a receipt.
     pub fn replay(&self, receipt: &Receipt) -> Result<Context, Error> {
         let _key = self.0.key();
-        if receipt.version > context::VERSION || receipt.renderer_version > RENDERER_VERSION {
-            let text = "the receipt was written by a later version of Everturn; upgrade to replay it";
-            return Err(Error::invalid("receipt.newer", text));
+        let versions = (receipt.version, receipt.renderer_version);
+        if versions != (context::VERSION, RENDERER_VERSION) {
+            let text = format!(
+                "the receipt has version {} and its renderer {}, this everturn knows {} and {RENDERER_VERSION}; replay it with \
+                 the everturn that wrote it",
+                versions.0,
+                versions.1,
+                context::VERSION
+            );
+            return Err(Error::invalid("receipt.version", text));
         }
         self.0.check_sources(receipt)?;
         let given = |section: Section| -> Result<Vec<String>, Error> {

@@ -6,7 +6,7 @@ use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::json::Raw;
 use everturn_core::viewer::Viewer;
-use everturn_formats::provider::{self, Form, Media, Provider};
+use everturn_formats::provider::{self, Media, Provider};
 use everturn_views::context::{self, Assembled, ContextMessage, Section};
 use everturn_views::tokens::{PART_TOKENS, TokenizerFamily};
 use serde_json::{Value, json};
@@ -19,7 +19,6 @@ impl ConversationHandle {
         provider: Provider,
         assembled: &Assembled<'_>,
         asked: &[String],
-        version: u32,
     ) -> Result<provider::Rendered, Error> {
         let system: Vec<provider::SystemSection<'_>> = assembled
             .texts
@@ -34,12 +33,7 @@ impl ConversationHandle {
         };
         let media = StoredMedia { conversation: &reader };
         let input = provider::Input { system: &system, messages: &messages, media: &media };
-        let form = match version {
-            ..8 => Form::PassingErrors,
-            8 => Form::PassingFields,
-            _ => Form::Now,
-        };
-        provider::render_as(form, provider, &input)
+        provider::render(provider, &input)
     }
 }
 

@@ -12,7 +12,7 @@ use everturn_core::pairing;
 use everturn_core::turn::Turn;
 use everturn_core::viewer::{Viewer, is_for_everyone};
 use everturn_store::TurnQuery;
-use everturn_views::context::{Names, Seen, seen_by};
+use everturn_views::context::{Seen, seen_by};
 use everturn_views::projection::{
     Incremental, Message, Previous, ProjectedView, ViewOptions, project_after, replay,
 };
@@ -170,7 +170,7 @@ impl Transcripts {
 /// Whether a model does not see a turn.
 fn is_hidden(turn: &Turn) -> bool {
     let message = turn.value();
-    seen_by(&[], &[(turn, message.as_ref())], Names::Speakers) == [Seen::Hidden]
+    seen_by(&[], &[(turn, message.as_ref())]) == [Seen::Hidden]
 }
 
 impl ConversationHandle {

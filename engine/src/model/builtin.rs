@@ -45,9 +45,9 @@ impl BuiltinEmbedder {
         BuiltinEmbedder
     }
 
-    /// Whether `model` names a built-in embedder, of this version or an earlier one.
+    /// Whether `model` names a built-in embedder, whatever its table.
     pub fn made(model: &str) -> bool {
-        ["potion-base-8m:", "pocket-encoder/"].iter().any(|name| model.starts_with(name))
+        model.starts_with("potion-base-8m:")
     }
 
     /// Token numbers of a text. Words that the vocabulary cannot spell have none.

@@ -3,7 +3,7 @@
 //! search can have the lexical matches embedded first.
 //!
 //! A synchronous embedder makes vectors in the indexer, along with the words. It leaves here only entries that were
-//! indexed without it: by an earlier version, or by a process with another embedder.
+//! indexed without it, by a process with another embedder or none.
 //!
 //! While vectors of a new model are made, queries still use the old model's, if its embedder is configured.
 

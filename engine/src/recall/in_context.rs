@@ -3,7 +3,7 @@
 //! Recalled text enters the prompt with its speaker and time, and with its ids in the receipt. It is appended
 //! nowhere, so it is never recalled as if it had been said.
 
-use crate::context::{ContextOptions, RecallRequest, Receipt, erased, names};
+use crate::context::{ContextOptions, RecallRequest, Receipt, erased};
 use crate::conversation::ConversationHandle;
 use crate::recall::Hit;
 use crate::tenant::page_limit;
@@ -15,12 +15,8 @@ use everturn_core::id::{EventId, TurnId};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::viewer::{is_for_everyone, without_private};
 use everturn_store::TurnQuery;
-use everturn_views::context::{
-    BlockSource, ContextBlock, ContextText, Material, Names, Section, Seen, seen_by,
-};
-use everturn_views::recall::{
-    Filter, RecallKind, RecallMode, raw_text_of, recalled_stretches, recalled_text_of, text_of,
-};
+use everturn_views::context::{BlockSource, ContextBlock, ContextText, Material, Section, Seen, seen_by};
+use everturn_views::recall::{Filter, RecallKind, RecallMode, recalled_stretches, recalled_text_of, text_of};
 use everturn_views::speech;
 use std::borrow::Cow;
 
@@ -65,7 +61,7 @@ impl ConversationHandle {
             for hit in hits {
                 let Some(id) = hit.turn else { continue };
                 let turn = self.turn(id)?;
-                let piece = turn_piece(&turn, &options.participants, Names::Stretches);
+                let piece = turn_piece(&turn, &options.participants);
                 is_public &= piece.is_none() || is_for_everyone(&turn);
                 material.recalled.extend(piece);
             }
@@ -108,8 +104,7 @@ impl ConversationHandle {
             let BlockSource::Ids(ids) = &block.source else { continue };
             let Some(event) = ids.first().and_then(|id| id.parse::<EventId>().ok()) else { continue };
             let turn = self.turn(TurnId(event.0))?;
-            let names = names(receipt.renderer_version);
-            let piece = turn_piece(&turn, &receipt.policy.participants, names);
+            let piece = turn_piece(&turn, &receipt.policy.participants);
             is_public &= piece.is_none() || is_for_everyone(&turn);
             material.recalled.extend(piece);
         }
@@ -146,9 +141,8 @@ fn asked(material: &Material) -> Option<String> {
     })
 }
 
-/// A turn as a text: when, who, what. `None` if these participants do not see it. Frozen for each of the names: receipts
-/// are replayed with it.
-pub(crate) fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<ContextText> {
+/// A turn as a text: when, who, what. `None` if these participants do not see it. Frozen: receipts are replayed with it.
+pub(crate) fn turn_piece(turn: &Turn, participants: &[String]) -> Option<ContextText> {
     let message = turn.value()?;
     let is_own = turn.actor.as_ref().is_some_and(|actor| participants.contains(actor));
     let message = match turn.message.as_ref().filter(|_| !is_own).map(|raw| without_private(raw.get())) {
@@ -156,14 +150,14 @@ pub(crate) fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> 
         Some(Some(Cow::Owned(public))) => serde_json::from_str(&public).ok()?,
         _ => message,
     };
-    if seen_by(participants, &[(turn, Some(&message))], names) == [Seen::Hidden] {
+    if seen_by(participants, &[(turn, Some(&message))]) == [Seen::Hidden] {
         return None;
     }
-    let speech = names.of(turn, Some(&message));
-    let stretches = match names {
-        Names::Roles => vec![(None, raw_text_of(&message))],
-        Names::Stretches if speech.role == Role::User => recalled_stretches(&message),
-        Names::Speakers | Names::Stretches => vec![(None, recalled_text_of(&message))],
+    let speech = speech::of_said(turn, Some(&message));
+    let stretches = if speech.role == Role::User {
+        recalled_stretches(&message)
+    } else {
+        vec![(None, recalled_text_of(&message))]
     };
     let name = speech.name();
     let author = turn.actor.as_ref().map_or(name.to_string(), |actor| format!("{actor} ({name})"));

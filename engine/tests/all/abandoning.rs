@@ -99,13 +99,6 @@ fn a_call_is_not_given_up_because_an_earlier_one_with_its_id_was() {
         let options = ContextOptions { provider: Provider::OpenaiChat, ..ContextOptions::new(100_000) };
         let context = chat.contexts().build(&options).unwrap();
         refused(context.check_asks(), "generate.call_waits", "has no result yet");
-        // A receipt of before shows the prompt as it was sent.
-        let mut old = context.receipt.clone();
-        old.renderer_version = 10;
-        let differs = chat.contexts().replay(&old).unwrap_err();
-        old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
-        let replayed = json!(chat.contexts().replay(&old).unwrap().messages).to_string();
-        assert_eq!(replayed.matches("abandoned (too slow)").count(), 2, "{replayed}");
         scope.say(id, NewTurn::tool_result("a", "the result"));
         let text = prompt(scope, id);
         assert_eq!(text.matches("abandoned (too slow)").count(), 1, "{text}");
@@ -204,12 +197,6 @@ fn the_result_of_a_call_that_was_given_up_has_only_fields_that_openai_knows() {
         chat.export(Format::OpenaiChat, &mut exported, &mut |_| {}).unwrap();
         let exported: Value = serde_json::from_slice(&exported).unwrap();
         assert!(exported["messages"].as_array().unwrap().contains(&result), "{exported}");
-        // The receipt of an earlier prompt shows it as it was sent.
-        let mut old = context.receipt.clone();
-        old.renderer_version = 7;
-        let differs = chat.contexts().replay(&old).unwrap_err();
-        old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
-        assert!(json!(chat.contexts().replay(&old).unwrap().messages).to_string().contains("is_error"));
     });
 }
 

@@ -473,7 +473,7 @@ fn waits_for_its_parent(scope: &Tenant) {
     assert_eq!((id, origin(agent_id)["parent"].clone()), (missing, json!(id)));
     assert_eq!(origin(agent_id).get("missing_parent"), None);
     assert_eq!(origin(agent_id)["agent"], "agent-7");
-    // What an older version left is mended by importing again.
+    // A parent that is not in the store any more is named as missing by importing again.
     let gone: ConversationId = "conv_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X".parse().unwrap();
     let mut settings = Settings::default();
     let import_of_old = json!({"format":"claude-code","agent":"agent-7","parent":gone});

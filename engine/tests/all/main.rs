@@ -23,6 +23,7 @@ mod editing;
 mod embedders;
 mod erasing;
 mod facts;
+mod fixtures;
 mod generating;
 mod importing;
 mod keeping;

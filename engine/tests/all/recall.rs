@@ -123,7 +123,6 @@ fn everybody_in_a_message_is_named_for_what_they_said() {
         context.system.iter().chain(&context.messages).map(Raw::get).collect::<String>()
     };
     let context = contexts.build(&options).unwrap();
-    let receipt = context.receipt.clone();
     let said = prompt(context);
     for said_by in [
         "Z] tool:\\nflamingo on 4711\\n\\nann (user):\\nStop, use the pelican.".to_string(),
@@ -131,13 +130,6 @@ fn everybody_in_a_message_is_named_for_what_they_said() {
     ] {
         assert!(said.contains(&said_by), "{said_by} in {said}");
     }
-    // A receipt of before that gives back what was sent then.
-    let mut old = receipt;
-    old.renderer_version = 10;
-    let differs = contexts.replay(&old).unwrap_err();
-    old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
-    let before = prompt(contexts.replay(&old).unwrap());
-    assert!(before.contains("ann (user):\\nflamingo on 4711\\nStop"), "{before}");
 }
 
 /// Claude's shape carries what tools answer, and what the program adds, in messages of the user: both were the user's words.
@@ -180,15 +172,6 @@ fn results_and_notices_in_messages_of_the_user_are_not_the_users_words() {
     {
         assert!(text.contains(said), "{said} in {text}");
     }
-    // A receipt of before that gives back what was sent then.
-    let mut old = scope.conversation(id).contexts().replay(&context.receipt).unwrap().receipt;
-    assert_eq!(old, context.receipt);
-    old.renderer_version = 2;
-    let differs = scope.conversation(id).contexts().replay(&old).unwrap_err();
-    old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
-    let before = scope.conversation(id).contexts().replay(&old).unwrap();
-    let before = before.system.iter().chain(&before.messages).map(Raw::get).collect::<String>();
-    assert!(before.contains("user:\\nwombat in the zoo"), "{before}");
     // A participant is told who spoke as well, and not what another's tools answered.
     let view = ContextOptions { participants: vec!["bob".into()], ..ContextOptions::new(4000) };
     let context = scope.conversation(id).contexts().build(&view).unwrap();

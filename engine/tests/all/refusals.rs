@@ -352,7 +352,7 @@ fn a_malformed_setting_is_refused() {
     let mistyped = "policy.compactoin is unknown; known are compaction, budget";
     refused(scope.conversation(id).update(set("compactoin", "{}")).wait(), "policy.unknown", mistyped);
     refused(scope.create(set("compactoin", "{}")).wait(), "policy.unknown", mistyped);
-    // An older version may have stored it.
+    // An imported log of a newer version may have it.
     scope.conversation(id).update(set("compactoin", "null")).wait().unwrap();
     refused(
         scope.conversation(id).update(set("system_prompt", "7")).wait(),

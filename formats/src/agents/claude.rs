@@ -419,9 +419,7 @@ impl Mapper for ClaudeCode {
         let at = line.time("timestamp");
         let kind = Kind::of(&line);
         // The id of a line that is no turn is still free for one that is.
-        // So is that of a prompt from the queue, which was no turn to older versions.
-        let is_free = |own: &u64| self.silent.remove(own) || queued.is_some() && !self.tree.has(*own);
-        let second = own.filter(|_| !matches!(kind, Kind::Other)).filter(is_free);
+        let second = own.filter(|_| !matches!(kind, Kind::Other)).filter(|own| self.silent.remove(own));
         let repeated = second.is_none() && own.is_some_and(|own| self.tree.has(own));
         let name = match second.map(|own| nth(own, 1)).or(own.filter(|_| !repeated)) {
             Some(name) => name,

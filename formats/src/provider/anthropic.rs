@@ -1,33 +1,15 @@
 //! Anthropic Messages: blocks, results in messages of the user, system material apart.
 
+use super::Provider;
 use super::ids::tool_name;
 use super::media::{Blob, Data};
 use super::read::{ContentPart, Item, Kind};
 use super::write::{Out, Writer, argument_object, holds, is_blocks};
-use super::{Form, Provider};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
 
-pub struct Anthropic {
-    /// Version of the rendering.
-    pub form: Form,
-}
-
-/// Response fields beside the message, which a request must not have.
-const ENVELOPE: [&str; 9] = [
-    "id",
-    "type",
-    "model",
-    "stop_reason",
-    "stop_sequence",
-    "stop_details",
-    "usage",
-    "container",
-    "context_management",
-];
-/// Fields that only messages of other shapes have.
-const FOREIGN: [&str; 6] = ["parts", "tool_calls", "tool_results", "function_call", "refusal", "name"];
+pub struct Anthropic;
 
 impl Writer for Anthropic {
     fn fits(&self, item: &Item<'_>) -> bool {
@@ -38,13 +20,8 @@ impl Writer for Anthropic {
             _ => false,
         };
         matches!(own.get("role").and_then(Value::as_str), Some("user" | "assistant"))
-            && match self.form < Form::Now {
-                true => !ENVELOPE.iter().chain(&FOREIGN).any(|key| own.get(key).is_some()),
-                // It refuses any other field.
-                false => {
-                    own.as_object().is_some_and(|own| own.keys().all(|key| key == "role" || key == "content"))
-                }
-            }
+            // It refuses any other field.
+            && own.as_object().is_some_and(|own| own.keys().all(|key| key == "role" || key == "content"))
             && content
             && item.pieces.iter().all(|piece| takes(piece, item.role))
     }

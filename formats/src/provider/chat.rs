@@ -1,18 +1,15 @@
 //! OpenAI chat completions: messages with `tool_calls`, results as messages of their own.
 
+use super::Provider;
 use super::ids::{is_actor_name, tool_name};
 use super::media::{Blob, Data, is_web};
 use super::read::{ContentPart, Item, Kind};
 use super::write::{Out, Writer, argument_text, holds, is_blocks, result_text};
-use super::{Form, Provider};
 use everturn_core::json::{array, object, quote};
 use everturn_core::turn::Role;
 use serde_json::Value;
 
-pub struct Chat {
-    /// Version of the rendering.
-    pub form: Form,
-}
+pub struct Chat;
 
 /// Fields of a text block that only Anthropic knows. Its blocks look like ours otherwise.
 const OF_ANTHROPIC: [&str; 2] = ["cache_control", "citations"];
@@ -29,21 +26,6 @@ const OF_OTHERS: [&str; 9] = [
     "model",
     "usage",
 ];
-
-impl Chat {
-    /// Whether the message has no field that is another API's.
-    fn knows(&self, own: &Value) -> bool {
-        self.form < Form::Now || !OF_OTHERS.iter().any(|name| own.get(name).is_some())
-    }
-
-    /// Whether such a message can have the piece unchanged.
-    fn takes(&self, piece: &ContentPart<'_>, role: Role) -> bool {
-        let foreign = self.form >= Form::Now
-            && matches!(piece.kind, Kind::Text(_))
-            && OF_ANTHROPIC.iter().any(|name| piece.own.get(name).is_some());
-        !foreign && takes(piece, role)
-    }
-}
 
 impl Writer for Chat {
     fn fits(&self, item: &Item<'_>) -> bool {
@@ -65,17 +47,15 @@ impl Writer for Chat {
             "tool" => {
                 unset("tool_calls")
                     && own.get("tool_call_id").is_some_and(Value::is_string)
-                    && (self.form == Form::PassingErrors || own.get("is_error").is_none())
+                    && own.get("is_error").is_none()
             }
             _ => false,
         };
-        let foreign =
-            ["parts", "type", "tool_results", "function_call"].iter().any(|key| own.get(key).is_some());
+        let foreign = ["parts", "type", "tool_results", "function_call"].iter().chain(&OF_OTHERS);
         shape
             && content
-            && !foreign
-            && self.knows(own)
-            && item.pieces.iter().all(|piece| self.takes(piece, item.role))
+            && !foreign.into_iter().any(|key| own.get(key).is_some())
+            && item.pieces.iter().all(|piece| takes(piece, item.role))
     }
 
     fn say(&self, items: &[&Item<'_>], out: &mut Out) {
@@ -90,8 +70,8 @@ impl Writer for Chat {
         for item in items {
             let mut words = String::new();
             for piece in item.said() {
-                let raw = (!piece.fresh && piece.own.is_object() && self.takes(piece, item.role))
-                    .then_some(piece.raw);
+                let raw =
+                    (!piece.fresh && piece.own.is_object() && takes(piece, item.role)).then_some(piece.raw);
                 let block = match &piece.kind {
                     Kind::Call { name, arguments, .. } => {
                         let call = || call(piece, name, &argument_text(piece.own, *arguments));
@@ -175,6 +155,7 @@ fn takes(piece: &ContentPart<'_>, role: Role) -> bool {
     let own = piece.own;
     let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();
     match &piece.kind {
+        Kind::Text(_) if OF_ANTHROPIC.iter().any(|name| own.get(name).is_some()) => false,
         Kind::Text(_) if own.is_string() || own.get("role").is_some() => true,
         Kind::Text(text) => {
             !text.is_empty() && (kind == "text" || kind == "refusal" && role == Role::Assistant)

@@ -5,7 +5,7 @@
 
 use super::ids::{Ids, Taken, is_actor_name};
 use super::read::{ContentPart, Item, Kind};
-use super::{Form, Provider, UnrenderedPart, responses};
+use super::{Provider, UnrenderedPart, responses};
 use everturn_core::message;
 use everturn_core::pairing::Pairs;
 use everturn_core::turn::Role;
@@ -29,8 +29,6 @@ pub struct Stretch<'t> {
     pub last: bool,
     /// Ids of the calls before them.
     pub taken: &'t mut Taken,
-    /// Version of the rendering.
-    pub form: Form,
 }
 
 /// Plans the steps, and marks the pieces accordingly.
@@ -43,7 +41,7 @@ pub fn plan<'a>(
     left_out: &mut Vec<UnrenderedPart>,
 ) -> Vec<RenderStep> {
     for item in items.iter_mut() {
-        usable(provider, item, stretch.form, left_out);
+        usable(provider, item, left_out);
     }
     let responses = provider == Provider::OpenaiResponses;
     if responses {
@@ -109,7 +107,7 @@ fn leave(left_out: &mut Vec<UnrenderedPart>, item: &Item<'_>, what: impl Into<St
 
 /// Leaves out everything that this provider cannot take at all, regardless of its neighbours. What it does not know, and has
 /// text in it, becomes that text.
-fn usable(provider: Provider, item: &mut Item<'_>, form: Form, left_out: &mut Vec<UnrenderedPart>) {
+fn usable(provider: Provider, item: &mut Item<'_>, left_out: &mut Vec<UnrenderedPart>) {
     let mut dropped = Vec::new();
     let paired = paired_by_server(item);
     for piece in &mut item.pieces {
@@ -153,7 +151,7 @@ fn usable(provider: Provider, item: &mut Item<'_>, form: Form, left_out: &mut Ve
             Kind::Call { .. } | Kind::ToolResult { .. } | Kind::Media(_) | Kind::Hosted(_) => continue,
         };
         let words = match &piece.kind {
-            Kind::Hosted(_) | Kind::Unknown(_) if form >= Form::Now => message::in_words(piece.own),
+            Kind::Hosted(_) | Kind::Unknown(_) => message::in_words(piece.own),
             _ => None,
         };
         if let Some(words) = words {

@@ -4,7 +4,7 @@
 //! which the lens does not know, are converted to blocks of ours for it; their original bytes are kept beside.
 
 use super::media::{Blob, Data};
-use super::{Form, Media, Provider};
+use super::{Media, Provider};
 use everturn_core::json::{elements, field, fields};
 use everturn_core::message::{self, MessagePart};
 use everturn_core::pairing::{BlockPath, Pairs};
@@ -106,8 +106,6 @@ pub struct Reader<'a, 'm> {
     pub calls: Places,
     pub answers: Places,
     pub media: &'m dyn Media,
-    /// Version of the rendering.
-    pub form: Form,
 }
 
 /// Responses items, beside calls, that its servers made or that only they understand.
@@ -119,7 +117,7 @@ impl<'a, 'm> Reader<'a, 'm> {
     pub fn new(pairs: &'a Pairs<'a>, media: &'m dyn Media) -> Reader<'a, 'm> {
         let calls = pairs.calls.iter().enumerate().map(|(n, call)| ((call.message, call.place), n));
         let answers = pairs.results.iter().enumerate().map(|(n, a)| ((a.message, a.place), n));
-        Reader { pairs, calls: calls.collect(), answers: answers.collect(), media, form: Form::Now }
+        Reader { pairs, calls: calls.collect(), answers: answers.collect(), media }
     }
 
     /// The message in pieces, or the reason why it is none.
@@ -176,9 +174,7 @@ impl<'a, 'm> Reader<'a, 'm> {
                 }
             }
             // No provider has such content; what it says is there as it was written.
-            (Some(other), Some(own))
-                if !matches!(other, Value::Null | Value::String(_)) && self.form >= Form::Now =>
-            {
+            (Some(other), Some(own)) if !matches!(other, Value::Null | Value::String(_)) => {
                 let words = match part(other) {
                     Some(MessagePart::Text(text)) => text,
                     _ => raw(content),
@@ -253,9 +249,7 @@ impl<'a, 'm> Reader<'a, 'm> {
             }
         } else {
             match part(seen) {
-                Some(MessagePart::Text("")) if self.form >= Form::Now && !is_textual(own.get("text")) => {
-                    Kind::Unknown(kind)
-                }
+                Some(MessagePart::Text("")) if !is_textual(own.get("text")) => Kind::Unknown(kind),
                 Some(MessagePart::Text(text)) => Kind::Text(Cow::Borrowed(text)),
                 Some(MessagePart::Thinking { text, signed }) => {
                     seal = seal.or(owner(place, own));
@@ -283,7 +277,7 @@ impl<'a, 'm> Reader<'a, 'm> {
     fn blob(&self, kind: &'a str, block: &'a Value) -> Blob<'a> {
         let mut blob = Blob::read(kind, block, self.media);
         // A document in blocks is text to everyone else, apart from its pictures.
-        if self.form >= Form::Now && matches!(blob.data, Data::Gone) {
+        if matches!(blob.data, Data::Gone) {
             let text = message::text_within(block);
             if !text.is_empty() && block.pointer("/source/type").is_some_and(|kind| kind == "content") {
                 blob.data = Data::Text(Cow::Owned(text));

@@ -9,8 +9,8 @@ use super::plan::{RenderStep, Stretch, plan};
 use super::read::{Reader, Source, view_of_gemini};
 use super::write::{Out, Writer};
 use super::{
-    CONTINUES, Form, Media, MessageSource, Provider, Rendered, SystemSection, UnrenderedPart, anthropic,
-    chat, gemini, neutral, raw, responses, source, system, system_words, write_step,
+    CONTINUES, Media, MessageSource, Provider, Rendered, SystemSection, UnrenderedPart, anthropic, chat,
+    gemini, neutral, raw, responses, source, system, system_words, write_step,
 };
 use everturn_core::Error;
 use everturn_core::json::{self, Raw, quote};
@@ -28,7 +28,6 @@ pub const WAIT_MESSAGES_MAX: usize = 1000;
 /// call without one is not given again, also not to a later call that came with it.
 pub struct Renderer<'m> {
     provider: Provider,
-    form: Form,
     media: &'m dyn Media,
     /// System material, written before the first message.
     texts: Vec<String>,
@@ -46,7 +45,6 @@ impl<'m> Renderer<'m> {
     pub fn new(provider: Provider, system: &[SystemSection<'_>], media: &'m dyn Media) -> Renderer<'m> {
         Renderer {
             provider,
-            form: Form::Now,
             media,
             texts: system.iter().map(|section| section.text.to_string()).collect(),
             first: true,
@@ -55,11 +53,6 @@ impl<'m> Renderer<'m> {
             before: 0,
             look_at: 1,
         }
-    }
-
-    /// The same as it rendered once.
-    pub(super) fn in_form(self, form: Form) -> Renderer<'m> {
-        Renderer { form, ..self }
     }
 
     /// Takes the next message; returns the messages that can be written by now. The first ones come with the system
@@ -99,7 +92,7 @@ impl<'m> Renderer<'m> {
             sources.push(source(message, self.media, &mut leave));
         }
         let pairs = pairing::pair(sources.iter().map(Source::seen));
-        let reader = Reader { form: self.form, ..Reader::new(&pairs, self.media) };
+        let reader = Reader::new(&pairs, self.media);
         let mut items = Vec::with_capacity(sources.len());
         for (index, source) in sources.iter().enumerate().filter(|(_, source)| !source.text.is_empty()) {
             match reader.item(index, source) {
@@ -108,13 +101,13 @@ impl<'m> Renderer<'m> {
             }
         }
         let writer: &dyn Writer = match provider {
-            Provider::OpenaiChat => &chat::Chat { form: self.form },
+            Provider::OpenaiChat => &chat::Chat,
             Provider::OpenaiResponses => &responses::Responses,
-            Provider::Anthropic => &anthropic::Anthropic { form: self.form },
+            Provider::Anthropic => &anthropic::Anthropic,
             Provider::Gemini => &gemini::Gemini,
             Provider::Neutral => &neutral::Neutral,
         };
-        let stretch = Stretch { last, taken: &mut self.taken, form: self.form };
+        let stretch = Stretch { last, taken: &mut self.taken };
         let steps = plan(provider, &mut items, &pairs, stretch, &|item| writer.fits(item), &mut left_out);
         let apart = matches!(provider, Provider::Anthropic | Provider::Gemini);
         let leads = |step: &RenderStep| matches!(step, RenderStep::Say(group) if items[group[0]].role == Role::System);

@@ -188,6 +188,11 @@ impl<'a, W: Write> SessionDocument<'a, W> {
     }
 }
 
+/// Whether lines have the fields that their types need: a result may be without content, and a call without arguments.
+fn are_complete(lines: &[(&'static str, SessionFields)]) -> bool {
+    lines.iter().all(|(name, fields)| check_entry(name, fields).is_ok())
+}
+
 /// One block as a line.
 fn part(raw: &Raw, speech: &'static str) -> Option<(&'static str, SessionFields)> {
     let value: Value = raw.read()?;
@@ -268,7 +273,8 @@ impl<W: Write> Document for SessionDocument<'_, W> {
             return self.line(name, &format!("{}\n", message.get()));
         }
         let is_whole = own_type.is_some() && looks_like_one;
-        let lines = if is_whole { None } else { self.lines(turn, message) };
+        let lines =
+            if is_whole { None } else { self.lines(turn, message).filter(|lines| are_complete(lines)) };
         let Some(lines) = lines else {
             let mut rest: SessionFields =
                 turn.metadata.get("session").and_then(Raw::read).unwrap_or_default();

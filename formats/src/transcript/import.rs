@@ -434,7 +434,7 @@ struct Message {
 }
 
 impl Message {
-    /// Earlier versions wrote messages without a role, which only the event tells.
+    /// A message without a role has that of its event.
     fn read(path: &str, raw: Raw, told: Option<Role>) -> Result<Message, Error> {
         let raw = match told.and_then(|role| message::in_role(raw.get(), role)) {
             Some(named) => Raw::joined(named)?,

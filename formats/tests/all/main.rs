@@ -6,6 +6,7 @@ mod agents;
 mod agents_any;
 mod agents_withdrawn;
 mod archive;
+mod document_valid;
 mod jsonl;
 mod log;
 mod provider;

@@ -232,21 +232,6 @@ fn unknown_fields_beside_settings_are_kept_and_the_settings_hold() {
     assert_eq!(imported.settings.title, Some(Some("A trip".into())));
 }
 
-/// Earlier versions stored a streamed turn that ended so.
-#[test]
-fn a_turn_that_was_stored_without_a_role_is_written_with_its_own() {
-    let mut log = Log::created(conversation_id(17), Settings::default());
-    log.say(Role::User, r#"{"role":"user","content":"q"}"#);
-    log.say(Role::Assistant, r#"{"content":"done"}"#);
-    let text = log.export();
-    assert_eq!(
-        messages(&text),
-        [r#"{"role":"user","content":"q"}"#, r#"{"role":"assistant","content":"done"}"#]
-    );
-    round_trip(&text);
-}
-
-/// Regression: an earlier version wrote such values and could not read them.
 #[test]
 fn a_message_without_a_role_has_that_of_its_event() {
     let value = json!({"_type":"transcript","version":2,"id":"t","state":"active","metadata":{},

@@ -1,7 +1,7 @@
 //! JSON Web Tokens of other issuers, signed with the one configured algorithm.
 
 use super::signatures;
-use crate::config::{Jwt, JwtKeys};
+use crate::config::{Hidden, Jwt, JwtKeys};
 use crate::problem::Problem;
 use everturn_core::Error;
 use everturn_core::access::KeyRole;
@@ -65,7 +65,12 @@ impl Verifier {
             None => validation.validate_aud = false,
         }
         validation.set_required_spec_claims(&required);
-        let (keys, looked) = (RwLock::default(), Mutex::default());
+        // A secret is there already; the others are loaded when the server starts.
+        let keys = match &config.keys {
+            JwtKeys::Secret(secret) => vec![shared_key(secret)],
+            JwtKeys::File(_) | JwtKeys::Url(_) => Vec::new(),
+        };
+        let (keys, looked) = (RwLock::new(Arc::new(keys)), Mutex::default());
         Arc::new(Verifier { config, validation, keys, looked })
     }
 
@@ -73,9 +78,7 @@ impl Verifier {
     pub async fn load(&self) -> Result<(), Error> {
         *self.looked.lock() = Some(Instant::now());
         let keys = match &self.config.keys {
-            JwtKeys::Secret(secret) => {
-                vec![KnownKey { kid: None, key: DecodingKey::from_secret(secret.0.as_bytes()) }]
-            }
+            JwtKeys::Secret(_) => return Ok(()),
             JwtKeys::File(path) => {
                 let text = std::fs::read_to_string(path).map_err(|e| {
                     let text = format!("cannot read {}: {e}; check jwt.jwks_file", path.display());
@@ -174,6 +177,10 @@ impl Verifier {
             tracing::warn!(%error, "the keys of tokens could not be reloaded; the previous ones are used");
         }
     }
+}
+
+fn shared_key(secret: &Hidden) -> KnownKey {
+    KnownKey { kid: None, key: DecodingKey::from_secret(secret.0.as_bytes()) }
 }
 
 /// The keys of a JWKS that can be used with this algorithm.

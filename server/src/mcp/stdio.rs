@@ -14,6 +14,7 @@ use rmcp::service::ServerInitializeError;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 /// Options of MCP over standard input and output.
@@ -59,7 +60,6 @@ impl SharedStore for Tenant {
 
 /// Serves until standard input ends or the process is told to stop.
 pub fn stdio(options: Stdio) -> Result<(), Error> {
-    let failed = |e: &dyn std::fmt::Display| Error::internal("mcp.failed", format!("MCP failed: {e}"));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -69,32 +69,52 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
     let _outlives = options.store.clone();
     let answer = runtime.block_on(async {
         let stopping = CancellationToken::new();
-        let role = match (options.read_only, options.toolsets.destroy()) {
-            (true, _) => KeyRole::Reader,
-            (false, false) => KeyRole::Writer,
-            (false, true) => KeyRole::Admin,
-        };
-        let lists = ListingSource::Shared(options.store.clone());
-        let shared = Shared::new("stdio", lists, options.record.clone(), stopping.clone());
-        let Stdio { store, toolsets, .. } = options;
-        let local = StdioCaller { store, role, toolsets };
-        let service = Service::new(Arc::new(shared), Some(local));
         tokio::spawn(stop_signal(stopping.clone()));
-        let lines = Lines::new(rmcp::transport::io::stdio_pipes());
-        let running = service.serve_with_ct(lines, stopping).await;
-        match running {
-            Ok(running) => running.waiting().await.map(|_| ()).map_err(|e| failed(&e)),
-            // The parent process ended without a message.
-            Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
-            Err(error) => Err(Error::invalid(
-                "mcp.protocol",
-                format!("standard input does not speak MCP: {error}; an MCP client starts this command"),
-            )),
-        }
+        serve_lines(options, rmcp::transport::io::stdio_pipes(), stopping).await
     });
     // A read of standard input may still be waiting and cannot be cancelled.
     runtime.shutdown_timeout(Duration::from_secs(1));
     answer
+}
+
+/// Serves a client at the other end of two pipes. For fuzzing, which has no process of its own.
+#[doc(hidden)]
+pub async fn serve_pipes<R, W>(options: Stdio, pipes: (R, W)) -> Result<(), Error>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    serve_lines(options, pipes, CancellationToken::new()).await
+}
+
+async fn serve_lines<R, W>(options: Stdio, pipes: (R, W), stopping: CancellationToken) -> Result<(), Error>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let role = match (options.read_only, options.toolsets.destroy()) {
+        (true, _) => KeyRole::Reader,
+        (false, false) => KeyRole::Writer,
+        (false, true) => KeyRole::Admin,
+    };
+    let lists = ListingSource::Shared(options.store.clone());
+    let shared = Shared::new("stdio", lists, options.record.clone(), stopping.clone());
+    let Stdio { store, toolsets, .. } = options;
+    let local = StdioCaller { store, role, toolsets };
+    let service = Service::new(Arc::new(shared), Some(local));
+    match service.serve_with_ct(Lines::new(pipes), stopping).await {
+        Ok(running) => running.waiting().await.map(|_| ()).map_err(|e| failed(&e)),
+        // The parent process ended without a message.
+        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
+        Err(error) => Err(Error::invalid(
+            "mcp.protocol",
+            format!("standard input does not speak MCP: {error}; an MCP client starts this command"),
+        )),
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Error {
+    Error::internal("mcp.failed", format!("MCP failed: {error}"))
 }
 
 async fn stop_signal(stopping: CancellationToken) {

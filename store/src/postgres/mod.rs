@@ -1,7 +1,6 @@
 //! A store in PostgreSQL, which any number of processes write at once.
 //!
-//! `link` joins the async client and the sync traits, `db` is one transaction, `migrations` makes and changes the
-//! tables, `feed` has the news of other processes, `leases` shares work with them, `write` writes a batch, `lookup`
+//! `link` joins the async client and the sync traits, `db` is one transaction, `schema` makes the tables, `feed` has the news of other processes, `leases` shares work with them, `write` writes a batch, `lookup`
 //! answers a plan, `ready` knows whether commits succeed, `read` has all queries, `index`, `keys`, `assets` and `backup` are the traits, `tls` encrypts, `recall`
 //! is the index of recall, which all processes share.
 
@@ -14,12 +13,12 @@ mod keys;
 mod leases;
 mod link;
 mod lookup;
-mod migrations;
 mod read;
 mod ready;
 mod recall;
 mod recent;
 mod rows;
+mod schema;
 mod tls;
 mod together;
 mod write;
@@ -92,17 +91,17 @@ impl Postgres {
     pub fn open(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
         link.check_pooler()?;
-        migrations::run(&link)?;
+        schema::make(&link)?;
         let place = assets::place(&link)?.map(LazyPlace::from);
         let without_vectors = recall::prepare(&link, false)?;
         let node = Some(Node::join(&link)?);
         Ok(Postgres::over(link, node, place, without_vectors))
     }
 
-    /// Connects for reading only: a standby will do. Tables of an earlier version are an error.
+    /// Connects for reading only: a standby will do. Tables of another format are an error.
     pub fn open_read_only(url: &str) -> Result<Postgres, Error> {
         let link = Link::open(url)?;
-        migrations::check(&link)?;
+        schema::check(&link)?;
         let place = assets::place_to_read(&link)?;
         let without_vectors = recall::prepare(&link, true)?;
         link.runtime.spawn(ready::report_replay(link.hosts.clone()));

@@ -26,7 +26,8 @@ use everturn_views::recall::TERMS_VERSION;
 use std::sync::LazyLock;
 pub use vectors::{Embedding, prepare};
 
-/// Version of the index: of its tables and of the terms. One of an earlier version is dropped and made again.
+/// Version of the index: of its tables, in thousands, and of the terms. One of an earlier version is dropped and made
+/// again.
 const VERSION: i32 = 1000 + TERMS_VERSION as i32;
 /// Approximate maximum read at once, so that a few huge turns do not fill the memory.
 const ARRIVED_BYTES_MAX: u64 = 8 * 1024 * 1024;

@@ -1,6 +1,5 @@
 -- Views that people and other programs read, with text ids and JSON taken apart: those of SQLite, with types of PostgreSQL.
--- They have the rights of the role that asks, row-level security included. Made anew whenever the schema changes; columns may
--- only be added at the end.
+-- They have the rights of the role that asks, row-level security included. Columns may only be added at the end.
 
 CREATE OR REPLACE FUNCTION text_of_id(prefix text, id bytea) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT prefix || string_agg(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', 1 + substring(bits FROM n * 5 + 1 FOR 5)::bit(5)::int, 1), '' ORDER BY n)

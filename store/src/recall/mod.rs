@@ -20,7 +20,6 @@ mod vectors;
 
 pub(crate) use catalog::Catalog;
 use catalog::Lagging;
-pub(crate) use open::remove_derived;
 
 use crate::{
     Behind, IndexChange, Proposal, Proposed, RecallIndex, Span, TurnIndex, TurnQuery, Unembedded, Unindexed,

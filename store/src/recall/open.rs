@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Marks a file as part of the index: "Evtr".
-const RECALL_APPLICATION_ID: i32 = 0x4576_7472;
+/// Marks a file as part of the index: "Evti".
+const RECALL_APPLICATION_ID: i32 = 0x4576_7469;
 
-/// Version of the index: of its schemas and of the terms. There are no migrations: a file of another version is
-/// dropped and rebuilt.
-const RECALL_VERSION: i32 = 6000 + everturn_views::recall::TERMS_VERSION as i32;
+/// Version of the index: of its schemas, in thousands, and of the terms. A file of another version is dropped and
+/// rebuilt.
+const RECALL_VERSION: i32 = 1000 + everturn_views::recall::TERMS_VERSION as i32;
 
 /// Makes word counts available.
 const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row);";

@@ -44,7 +44,6 @@ impl Backup for Sqlite {
                 .query_map([], |row| Ok((rows::unsigned(row, "conversation")?, end(row)?)))?
                 .collect::<Result<_, _>>()?;
             for member in &mut members {
-                // In a log that two processes wrote, a shorter branch may have been written last.
                 if let Some((seq, hash)) = unsettled.remove(&member.no).filter(|(seq, _)| *seq > member.through) {
                     (member.through, member.hash) = (seq, Some(hash));
                 }
@@ -183,7 +182,7 @@ impl Backup for Sqlite {
     }
 
     fn all_keys(&self) -> Result<Vec<AccessKey>, Error> {
-        self.reading_keys(Vec::new(), |db| Ok(keys::all(db)?))
+        self.reading(|db| Ok(keys::all(db)?))
     }
 }
 

@@ -3,7 +3,6 @@
 //! The same code does both. To compare, it runs over empty temporary tables that shadow the stored ones;
 //! afterwards the two sets of rows are compared.
 
-use super::branches;
 use super::erase;
 use super::lookup::InDatabase;
 use super::parents;
@@ -35,10 +34,6 @@ const TABLES: &[&str] = &[
     "settled",
     "idempotency",
 ];
-
-/// Those of them that contain only rows of single conversations.
-pub const OF_CONVERSATIONS: &[&str] =
-    &["places", "turn_rows", "assets", "asset_references", "fact_rows", "summaries", "echoes", "folds"];
 
 /// The part of a conversation's row that is not derived from its events.
 struct Given {
@@ -109,9 +104,6 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
         place(db, no, through)?;
         mend_parent(db, no)?;
     }
-    for no in branches::diverged(db)? {
-        branches::place(db, no, through)?;
-    }
     let mut failed = Vec::new();
     for (no, given) in living(db)? {
         let derived = match given {
@@ -146,7 +138,6 @@ pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
     atomically(db, || {
         place(db, no, i64::MAX)?;
         mend_parent(db, no)?;
-        branches::place(db, no, i64::MAX)?;
         let given = db.query_row(
             "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversation_rows p WHERE p.no = c.parent)
              FROM conversation_rows c WHERE c.no = ?",
@@ -155,24 +146,6 @@ pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
         )?;
         derive(db, &given)
     })
-}
-
-/// Gives every turn its place in a file that an earlier version wrote: rebuilds the rows of conversations with replaced
-/// turns. One whose events cannot be read keeps its rows.
-pub fn place_turns(db: &Connection) -> Result<(), Failure> {
-    let numbers: Vec<i64> = db
-        .prepare(
-            "SELECT no FROM conversation_rows WHERE deleted IS NULL
-               AND no IN (SELECT conversation FROM turn_rows WHERE superseded_by LIKE 'turn%') ORDER BY no",
-        )?
-        .query_map([], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    for no in numbers {
-        if let Err(Failure::Broken(error)) = mend(db, no) {
-            return Err(Failure::Broken(error));
-        }
-    }
-    Ok(())
 }
 
 /// Indexes the events of a conversation by `seq`. Of several with one `seq`, the first wins.
@@ -348,7 +321,7 @@ pub fn check(db: &Connection) -> Result<Vec<StoreProblem>, Failure> {
     shadow(db)?;
     let failed = derive_all(db, through)?;
     let mut problems = missing(db)?;
-    problems.extend(diverged(db)?);
+    problems.extend(repeated(db)?);
     problems.extend(wrong);
     for (no, error) in &failed {
         problems.push(about(db, *no, ProblemKind::Damaged, error.text().to_string())?);
@@ -608,20 +581,22 @@ fn known_end(db: &Connection, no: i64) -> rusqlite::Result<i64> {
     Ok(through.unwrap_or(0))
 }
 
-/// Conversations in which a `seq` was assigned more than once.
-fn diverged(db: &Connection) -> Result<Vec<StoreProblem>, Failure> {
+/// Living conversations in which a `seq` was assigned more than once. No writer does that.
+fn repeated(db: &Connection) -> Result<Vec<StoreProblem>, Failure> {
+    let found: Vec<(i64, i64, i64)> = db
+        .prepare(
+            "SELECT conversation, min(seq), sum(times - 1) FROM (
+                 SELECT e.conversation, e.seq, count(*) AS times FROM events e JOIN conversation_rows c ON c.no = e.conversation
+                 WHERE c.deleted IS NULL GROUP BY e.conversation, e.seq HAVING count(*) > 1)
+             GROUP BY conversation",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<Result<_, _>>()?;
     let mut problems = Vec::new();
-    for no in branches::diverged(db)? {
-        let (first, count): (i64, i64) = db.query_row(
-            "SELECT min(seq), sum(times - 1) FROM
-                 (SELECT seq, count(*) AS times FROM events WHERE conversation = ? GROUP BY seq HAVING count(*) > 1)",
-            [no],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )?;
-        let text = format!(
-            "two processes wrote beside each other from seq {first} on: {count} events stand beside the log"
-        );
-        problems.push(about(db, no, ProblemKind::Diverged, text)?);
+    for (no, first, count) in found {
+        let text =
+            format!("from seq {first} on, {count} event(s) stand beside the log: something else wrote them");
+        problems.push(about(db, no, ProblemKind::Damaged, text)?);
     }
     Ok(problems)
 }

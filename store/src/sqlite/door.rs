@@ -9,8 +9,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Marks a file as ours: "Evtn". Frozen.
-const APPLICATION_ID: i32 = 0x4576_746e;
+/// Marks a file as ours: "Evts". Frozen.
+const APPLICATION_ID: i32 = 0x4576_7473;
+/// The mark of builds that were never released, whose formats cannot be told apart from ours by their numbers: "Evtn".
+const UNRELEASED_APPLICATION_ID: i32 = 0x4576_746e;
+
+/// Format of the file: of its tables and of everything in them.
+const FORMAT: i32 = 1;
 
 /// Maximum time that a statement waits for another process that holds the file for a moment (a checkpoint, a
 /// first open).
@@ -23,22 +28,11 @@ const CACHES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum number of symbolic links to follow; more of them are a cycle.
 const SYMLINKS_MAX: usize = 40;
 
-/// One step of the schema for each version; a released step is never edited. Version N is the result of step N.
-const MIGRATIONS: &[&str] = &[
-    include_str!("v1.sql"),
-    include_str!("v2.sql"),
-    include_str!("v3.sql"),
-    include_str!("v4.sql"),
-    include_str!("v5.sql"),
-    include_str!("v6.sql"),
-    include_str!("v7.sql"),
-    include_str!("v8.sql"),
-    include_str!("v9.sql"),
-];
+/// The tables.
+const SCHEMA: &str = include_str!("schema.sql");
 
-/// Views for people, made anew with each change of the schema; the first version that has them.
+/// Views for people.
 const VIEWS: &str = include_str!("views.sql");
-const VIEWS_SINCE: usize = 6;
 
 /// Network file systems, by their magic number on Linux. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
@@ -95,7 +89,7 @@ pub fn open_for_writing(path: &Path) -> Result<Connection, Error> {
     if !writable {
         return Err(read_only(path));
     }
-    migrate(&mut connection, path)?;
+    prepare(&mut connection, path)?;
     Ok(connection)
 }
 
@@ -127,16 +121,9 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
         }
         opened => opened?,
     };
-    let version = version(&connection, path)?;
-    if version < MIGRATIONS.len() {
-        return Err(Error::conflict(
-            code::STORE_OLDER,
-            format!(
-                "{} has format {version}, this program reads {}; open it for writing once to upgrade it",
-                path.display(),
-                MIGRATIONS.len()
-            ),
-        ));
+    if !has_tables(&connection, path)? {
+        let text = format!("{} is empty; any command that writes makes a store of it", path.display());
+        return Err(Error::not_found(code::STORE_EMPTY, text));
     }
     Ok(connection)
 }
@@ -147,7 +134,7 @@ fn open_beside_a_writer(path: &Path) -> Result<Connection, Error> {
     let connection = Connection::open_with_flags(path, flags).map_err(|e| explain(path, &e))?;
     set_up(&connection, path)?;
     // SQLite only reads the file at the first query.
-    version(&connection, path)?;
+    has_tables(&connection, path)?;
     Ok(connection)
 }
 
@@ -160,11 +147,6 @@ pub fn open_as_it_lies(path: &Path) -> Result<Connection, Error> {
         .map_err(|e| explain(path, &e))?;
     set_up(&connection, path)?;
     Ok(connection)
-}
-
-/// Removes the index that earlier versions kept for all tenants in one file.
-pub fn remove_shared_index(path: &Path) {
-    crate::recall::remove_derived(&beside(path, "-recall"));
 }
 
 /// The folder with the indexes of a store.
@@ -244,38 +226,35 @@ pub fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
     connection.execute_batch(&pragmas).map_err(|e| explain(path, &e))
 }
 
-/// The file's format version; 0 for a new file. Refuses files that are not ours or that are newer than we are.
-fn version(connection: &Connection, path: &Path) -> Result<usize, Error> {
+/// Whether the file has our tables; a new one has none. Refuses files that are not ours or of another format.
+fn has_tables(connection: &Connection, path: &Path) -> Result<bool, Error> {
     let number =
         |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
-    let (application, version) = number("application_id")
+    let (application, format) = number("application_id")
         .and_then(|application| Ok((application, number("user_version")?)))
         .map_err(|e| explain(path, &e))?;
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(|e| explain(path, &e))?;
-    if application != APPLICATION_ID && (application != 0 || tables > 0) {
-        return Err(Error::invalid(
-            "store.foreign",
-            format!("{} is a database of another program; name another file", path.display()),
-        ));
-    }
-    let version = usize::try_from(version).unwrap_or(usize::MAX);
-    if version > MIGRATIONS.len() {
-        return Err(Error::conflict(
+    let file = path.display();
+    match application {
+        0 if tables == 0 => Ok(false),
+        APPLICATION_ID if format == FORMAT => Ok(true),
+        APPLICATION_ID => Err(Error::conflict(
             "store.newer",
-            format!(
-                "{} has format {version}, this program knows up to {}; use a newer everturn",
-                path.display(),
-                MIGRATIONS.len()
-            ),
-        ));
+            format!("{file} has format {format}, this program knows {FORMAT}; use a newer everturn"),
+        )),
+        UNRELEASED_APPLICATION_ID => Err(crate::unreleased(&file)),
+        _ => Err(Error::invalid(
+            "store.foreign",
+            format!("{file} is a database of another program; name another file"),
+        )),
     }
-    Ok(version)
 }
 
-fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
-    let from = version(connection, path)?;
+/// Makes the tables in a new file.
+fn prepare(connection: &mut Connection, path: &Path) -> Result<(), Error> {
+    let has_tables = has_tables(connection, path)?;
     let wal: String = connection
         .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
         .map_err(|e| explain(path, &e))?;
@@ -289,38 +268,25 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
         ));
     }
     connection.execute_batch("PRAGMA synchronous = FULL").map_err(|e| explain(path, &e))?;
-    if from == MIGRATIONS.len() {
+    if has_tables {
         return Ok(());
     }
     let transaction = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
         .map_err(|e| explain(path, &e))?;
-    upgrade(&transaction, from).map_err(|failure| super::failed(path, failure))?;
-    transaction.commit().map_err(|e| explain(path, &e))
-}
-
-/// Upgrades a file from a version, in one step: all of it, or nothing.
-fn upgrade(db: &Connection, from: usize) -> Result<(), rows::Failure> {
-    if from >= VIEWS_SINCE {
-        for view in ["conversation_facts", "turns", "conversations", "conversation_ids"] {
-            db.execute_batch(&format!("DROP VIEW IF EXISTS {view}"))?;
-        }
+    // Another process may have made them meanwhile.
+    if self::has_tables(&transaction, path)? {
+        return Ok(());
     }
-    MIGRATIONS[from..].iter().try_for_each(|sql| db.execute_batch(sql))?;
     let views = ["id", "f.id", "f.turn"]
         .into_iter()
         .fold(VIEWS.to_string(), |sql, column| sql.replace(&format!("@{column}@"), &text_of_id(column)));
-    db.execute_batch(&views)?;
-    // Rows that a version added are filled in the tables of this one.
-    if (1..3).contains(&from) {
-        super::write::fill_version_3(db)?;
-    }
-    if (1..4).contains(&from) {
-        super::derived::place_turns(db)?;
-    }
-    let version = MIGRATIONS.len();
-    let marks = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};");
-    Ok(db.execute_batch(&marks)?)
+    let marks = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};");
+    [SCHEMA, &views, &marks]
+        .into_iter()
+        .try_for_each(|sql| transaction.execute_batch(sql))
+        .and_then(|()| transaction.commit())
+        .map_err(|e| explain(path, &e))
 }
 
 /// The text of an id of sixteen bytes, as an expression of plain SQL: 26 characters of five bits each.

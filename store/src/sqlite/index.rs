@@ -4,12 +4,11 @@ use super::lookup::InDatabase;
 use super::read;
 use super::recent::Recent;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, signed};
-use super::{Sqlite, branches, derived, door, erase, explain, failed};
+use super::{Sqlite, derived, door, erase, explain, failed};
 use crate::index::id_range;
 use crate::{
-    AssetIndex, Branch, ConversationIndex, ConversationQuery, Divergence, FoldCache, ListOrder, Log,
-    Maintenance, ProblemKind, Provenance, RecallIndex, StoreProblem, StoredTurn, TenantUsage, TurnIndex,
-    TurnQuery, WrittenPage,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, ListOrder, Log, Maintenance, ProblemKind,
+    Provenance, RecallIndex, StoreProblem, StoredTurn, TenantUsage, TurnIndex, TurnQuery, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -447,23 +446,6 @@ impl Maintenance for Sqlite {
         drop(guard);
         self.scrub_log()?;
         self.scrub(None, None).map(drop)
-    }
-
-    fn divergence(&self) -> Option<&dyn Divergence> {
-        Some(self)
-    }
-}
-
-impl Divergence for Sqlite {
-    fn branches(&self) -> Result<Vec<Branch>, Error> {
-        self.reading(branches::list)
-    }
-
-    fn adopt(&self, branch: &Branch, into: &Key) -> Result<u64, Error> {
-        let mut guard = self.writer()?;
-        self.settle_as(&mut guard)?;
-        guard.known.forget();
-        self.writing_as(&mut guard, |db| branches::adopt(db, branch, into))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keys, in their own table.
 
+use super::Sqlite;
 use super::rows::{self, Bytes, Parsed};
-use super::{Failure, Sqlite};
 use crate::{AccessKeys, absent_key, key_exists};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
@@ -12,22 +12,6 @@ use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 const COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_used, secret, actors";
-
-impl Sqlite {
-    /// Reads the table, or returns `none` for a read-only file from before it existed.
-    pub(super) fn reading_keys<T>(
-        &self,
-        none: T,
-        body: impl FnOnce(&Connection) -> Result<T, Failure>,
-    ) -> Result<T, Error> {
-        self.reading(|db| {
-            let there = db
-                .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'keys'")?
-                .exists([])?;
-            if there { body(db) } else { Ok(none) }
-        })
-    }
-}
 
 impl AccessKeys for Sqlite {
     fn put_key(&self, key: &AccessKey) -> Result<(), Error> {
@@ -54,11 +38,11 @@ impl AccessKeys for Sqlite {
     }
 
     fn key(&self, id: KeyId) -> Result<Option<AccessKey>, Error> {
-        self.reading_keys(None, |db| Ok(find(db, id)?))
+        self.reading(|db| Ok(find(db, id)?))
     }
 
     fn keys(&self, tenant: &TenantName) -> Result<Vec<AccessKey>, Error> {
-        self.reading_keys(Vec::new(), |db| {
+        self.reading(|db| {
             let found = db
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM keys WHERE tenant = ? ORDER BY id"))?
                 .query_map([tenant.as_str()], read)?
@@ -68,7 +52,7 @@ impl AccessKeys for Sqlite {
     }
 
     fn any_key(&self, valid_at: Option<Timestamp>) -> Result<bool, Error> {
-        self.reading_keys(false, |db| {
+        self.reading(|db| {
             let sql = "SELECT 1 FROM keys WHERE ?1 IS NULL OR revoked IS NULL AND ifnull(expires > ?1, 1)";
             Ok(db.prepare_cached(sql)?.exists([valid_at.map(|at| at.0)])?)
         })

@@ -3,7 +3,6 @@
 //! A commit is one transaction with one sync. Readers have their own connections and never wait for the writer.
 
 mod backup;
-mod branches;
 mod derived;
 pub(crate) mod door;
 mod erase;
@@ -134,7 +133,6 @@ impl Sqlite {
         let files = door::Identity::of(&path).map_err(|e| {
             Error::internal(code::STORE_IO, format!("cannot examine {}: {e}; check the disk", path.display()))
         })?;
-        door::remove_shared_index(&path);
         let recent = load(&mut connection).map_err(|failure| failed(&path, failure))?;
         let writer = Writer {
             connection,
@@ -615,8 +613,8 @@ fn check_whole(path: &Path) -> Result<Option<Loss>, Error> {
     }
     match door::open_for_reading(path) {
         Ok(connection) => head::check(&connection, path, recorded).map_err(|e| explain(path, &e)),
-        // From before there were records.
-        Err(error) if error.is(code::STORE_OLDER) => Ok(None),
+        // It has lost nothing yet.
+        Err(error) if error.is(code::STORE_EMPTY) => Ok(None),
         Err(error) => Err(error),
     }
 }

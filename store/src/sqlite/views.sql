@@ -1,5 +1,5 @@
--- Views that people and other programs read, with text ids and JSON taken apart; they need no function of ours. They are made
--- anew whenever the schema changes. `@…@` becomes the text of an id: see `text_of_id`.
+-- Views that people and other programs read, with text ids and JSON taken apart; they need no function of ours. Columns
+-- may only be added at the end. `@…@` becomes the text of an id: see `text_of_id`.
 
 -- Neither deleted nor expired. An event that is not settled yet has put the expiry off.
 CREATE VIEW conversation_ids AS

@@ -12,7 +12,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::{ConversationId, Key};
+use everturn_core::id::Key;
 use everturn_core::write::{
     self, Action, Answered, AnsweredRequest, Changes, ChunkRow, EventAddress, EventRef, Existing, Plan,
     PlannedAppend, StateBody, Write,
@@ -684,37 +684,4 @@ pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusq
 
 pub fn json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))
-}
-
-/// Fills the tables that version 3 added from the events of an older file.
-pub fn fill_version_3(db: &Connection) -> Result<(), Failure> {
-    let mut statement = db.prepare(&format!(
-        "SELECT {}, conversation FROM events WHERE salt <> zeroblob(16) AND kind IN (?, ?, ?, ?, ?, ?, ?, ?)",
-        rows::EVENT_COLUMNS
-    ))?;
-    let kinds = [
-        kind::CREATED,
-        kind::UPDATED,
-        kind::FORKED,
-        kind::COMPACTION,
-        kind::PROJECTION,
-        kind::IMPORT_LINE,
-        kind::FACT_CORRECTED,
-        kind::FACT_RETRACTED,
-    ];
-    let mut found = statement.query(rusqlite::params_from_iter(kinds))?;
-    let zero = Hash([0; 32]);
-    while let Some(row) = found.next()? {
-        let no: i64 = row.get("conversation")?;
-        let id = ConversationId::from_bytes([0; 16]);
-        let event = rows::event(row, id, zero)?;
-        let tenant = everturn_core::id::TenantName::new("upgrade")?;
-        let head = everturn_core::chain::Head { seq: 0, hash: zero };
-        let mut conversation = Conversation::new(id, tenant, event.at, head);
-        let mut changes = Changes::default();
-        write::fold(&mut conversation, &event, &mut changes, &recent::Nothing)?;
-        let Changes { facts, summaries, echoes, .. } = changes;
-        insert_changes(db, no, &Changes { facts, summaries, echoes, ..Changes::default() })?;
-    }
-    Ok(())
 }

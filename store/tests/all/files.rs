@@ -3,14 +3,13 @@
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
-use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::time::Timestamp;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{
-    AssetIndex, CheckedIndex, CheckedLog, ConversationIndex, ConversationQuery, Log, Maintenance, Provenance,
-    TurnIndex, TurnQuery,
+    AssetIndex, CheckedIndex, CheckedLog, ConversationIndex, ConversationQuery, Log, Maintenance, TurnIndex,
+    TurnQuery,
 };
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
@@ -69,155 +68,10 @@ fn tables_and_views_have_the_names_that_people_know() {
     }
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
-    assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 9);
+    assert_eq!(number("application_id"), 0x4576_7473);
+    assert_eq!(number("user_version"), 1);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
-}
-
-/// Reverts what versions 7 and 8 added.
-const UNDO_VERSION_7: &str =
-    "DROP VIEW conversations; DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
-    ALTER TABLE conversation_rows DROP COLUMN began; PRAGMA user_version = 6;";
-
-/// Reverts what versions 6 to 8 added.
-pub const UNDO_VERSION_6: &str =
-    "DROP VIEW conversation_facts; DROP VIEW turns; DROP VIEW conversations; DROP VIEW conversation_ids;
-    DROP INDEX conversations_by_time; ALTER TABLE conversation_rows DROP COLUMN said;
-    ALTER TABLE conversation_rows DROP COLUMN began;
-    ALTER TABLE conversation_rows RENAME TO conversations; ALTER TABLE turn_rows RENAME TO turns;
-    ALTER TABLE fact_rows RENAME TO conversation_facts; PRAGMA user_version = 5;";
-
-/// Reverts what version 4 added.
-const UNDO_VERSION_4: &str =
-    "DROP INDEX turns_moved; ALTER TABLE turns DROP COLUMN placed_seq; ALTER TABLE turns DROP COLUMN place;
-    PRAGMA user_version = 3;";
-
-/// Reverts what version 5 added.
-const UNDO_VERSION_5: &str = "ALTER TABLE events DROP COLUMN written_by; ALTER TABLE keys DROP COLUMN actors;
-    PRAGMA user_version = 4;";
-
-/// Reverts what version 3 added.
-const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
-    ALTER TABLE conversation_facts DROP COLUMN corrects; ALTER TABLE folds DROP COLUMN turns; PRAGMA user_version = 2;";
-
-/// A file of version 6 has no times of conversations: they are read from their turns.
-#[test]
-fn a_file_of_version_6_is_upgraded_with_the_times_of_what_was_said() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let m = Maker::default();
-    let (key, fork, silent) = (m.key(), m.key(), m.key());
-    let said = |at: i64| everturn_core::event::Draft {
-        occurred_at: Some(everturn_core::time::Timestamp(at)),
-        ..m.say("then")
-    };
-    let store = open(&path).unwrap();
-    create(&store, &key, vec![m.created(), said(50), said(70), said(60), said(i64::MAX / 2)]);
-    done(&store, m.fork(&fork, &key, 3));
-    append(&store, &fork, vec![said(40)]);
-    create(&store, &silent, vec![m.created()]);
-    let conversations = |store: &Sqlite| [&key, &fork, &silent].map(|key| store.conversation(key).unwrap());
-    let before = conversations(&store);
-    assert_eq!(before[0].began, Some(everturn_core::time::Timestamp(50)));
-    assert_eq!(before[2].began, None);
-    drop(store);
-    Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_7).unwrap();
-    let store = open(&path).unwrap();
-    assert_eq!(conversations(&store), before);
-    assert_eq!(store.check().unwrap(), []);
-}
-
-/// In a file of version 2, erasing a turn reaches what was written before the upgrade.
-#[test]
-fn a_file_of_version_2_is_upgraded_with_what_erasing_needs_to_find() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let m = Maker::default();
-    let key = m.key();
-    let said = m.say("I like tea from the garden behind the house");
-    let turn = turn_of(&said);
-    let learned = m.learn(turn, "tea");
-    let fact = everturn_core::id::FactId(learned.id.0);
-    let corrected = m.draft(kind::FACT_CORRECTED, "null");
-    let right = everturn_core::id::FactId(corrected.id.0);
-    let text = serde_json::json!({"fact": right, "corrects": fact, "object": "green tea", "confidence": 1.0});
-    let body = everturn_core::event::Body { text: text.to_string(), ..corrected.body };
-    let corrected = everturn_core::event::Draft { body, ..corrected };
-    let title = Some(Some("I like tea from the garden behind the house".into()));
-    let created = m.event(kind::CREATED, &Settings { title, ..Settings::default() });
-    let summarized = serde_json::json!({"through": turn, "through_seq": 2, "turns_before": 1});
-    let checkpoint = serde_json::json!({"previous": null, "summarized": summarized}).to_string();
-    let store = open(&path).unwrap();
-    create(&store, &key, vec![created, said, learned, corrected, m.draft(kind::COMPACTION, checkpoint)]);
-    drop(store);
-    let back = format!("{UNDO_VERSION_6} {UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
-    Connection::open(&path).unwrap().execute_batch(&back).unwrap();
-    let store = open(&path).unwrap();
-    assert_eq!(store.echoes(&key, turn).unwrap().len(), 1, "the title");
-    let mut erased: Vec<u64> = done(&store, m.erase(&key, &[turn])).erased.iter().map(|at| at.seq).collect();
-    erased.sort_unstable();
-    assert_eq!(erased, [2, 3, 4, 5], "the turn, the fact, its correction and the checkpoint");
-    assert_eq!(store.check().unwrap(), []);
-}
-
-/// A file of version 3 knows which turn replaces which, but not their places.
-#[test]
-fn a_file_of_version_3_is_upgraded_with_the_places_of_edited_turns() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let m = Maker::default();
-    let (key, fork) = (m.key(), m.key());
-    let (one, two, better) = (m.say("one"), m.say("two"), m.say("one, better"));
-    let [old, by] = [&one, &better].map(turn_of);
-    let store = open(&path).unwrap();
-    create(&store, &key, vec![m.created(), one, two]);
-    append(&store, &key, vec![better, m.supersede(old, by)]);
-    done(&store, m.fork(&fork, &key, 5));
-    append(&store, &key, vec![m.say("not settled yet")]);
-    drop(store);
-    Connection::open(&path)
-        .unwrap()
-        .execute_batch(&format!("{UNDO_VERSION_6} {UNDO_VERSION_5} {UNDO_VERSION_4}"))
-        .unwrap();
-    let store = open(&path).unwrap();
-    let read = |key: &Key| {
-        let turns = store.turns(key, &everturn_store::TurnQuery { limit: 9, ..Default::default() }).unwrap();
-        turns.iter().map(|turn| turn.text(|_| None)).collect::<Vec<_>>()
-    };
-    assert_eq!(read(&key), ["one, better", "two", "not settled yet"]);
-    assert_eq!(read(&fork), ["one, better", "two"]);
-    assert_eq!(store.check().unwrap(), []);
-}
-
-/// Reverts what later versions added: version 1 had an unused table of facts, and version 2 no table of
-/// ownership.
-#[test]
-fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
-    let v1 = include_str!("../../src/sqlite/v1.sql");
-    let facts = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
-    let back_to_2 = format!("{UNDO_VERSION_6} {UNDO_VERSION_5} {UNDO_VERSION_4} {UNDO_VERSION_3}");
-    let back_to_1 = format!("{back_to_2} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
-    let back_to_4 = format!("{UNDO_VERSION_6} {UNDO_VERSION_5}");
-    let back_to_5 = UNDO_VERSION_6.to_string();
-    for (version, back) in [(1, back_to_1), (2, back_to_2), (4, back_to_4), (5, back_to_5)] {
-        let (_folder, path, keys) = written();
-        let before = log(&open(&path).unwrap(), &keys[0]);
-        Connection::open(&path).unwrap().execute_batch(&back).unwrap();
-        let error = Sqlite::open_read_only(&path).err().unwrap();
-        let says = format!("has format {version}");
-        assert!(error.text().contains(&says) && error.text().contains("open it for writing once"), "{error}");
-        let store = open(&path).unwrap();
-        assert_eq!(log(&store, &keys[0]), before);
-        let m = Maker::default();
-        let said = m.say("I like tea");
-        let learned = m.learn(turn_of(&said), "tea");
-        let fact = everturn_core::id::FactId(learned.id.0);
-        append(&store, &keys[0], vec![said, learned]);
-        assert_eq!(store.fact(&keys[0].tenant, fact).unwrap(), Some(keys[0].id));
-        drop(store);
-        Sqlite::open_read_only(&path).unwrap();
-    }
 }
 
 #[test]
@@ -337,6 +191,38 @@ fn a_newer_format_is_refused_with_both_numbers() {
         assert_eq!(error.code(), "store.newer");
         assert!(error.text().contains("99") && error.text().contains("newer everturn"), "{error:?}");
     }
+}
+
+/// Builds that were never released had other marks, whatever number their format had.
+#[test]
+fn a_store_of_an_unreleased_build_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for format in [1, 9] {
+        let path = folder.path().join(format!("{format}.db"));
+        let sql = format!(
+            "PRAGMA application_id = {}; PRAGMA user_version = {format}; CREATE TABLE conversation_rows (x)",
+            0x4576_746e
+        );
+        Connection::open(&path).unwrap().execute_batch(&sql).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        for error in [open(&path).err().unwrap(), Sqlite::open_read_only(&path).err().unwrap()] {
+            assert_eq!(error.code(), "store.unreleased");
+            let says = "cannot read a store of an unreleased build; export it with that build";
+            assert!(error.text().contains(says), "{error:?}");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+}
+
+#[test]
+fn an_empty_database_becomes_a_store_when_it_is_opened_for_writing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE x (x); DROP TABLE x").unwrap();
+    let error = Sqlite::open_read_only(&path).err().unwrap();
+    assert_eq!(error.code(), "store.empty");
+    drop(open(&path).unwrap());
+    Sqlite::open_read_only(&path).unwrap();
 }
 
 #[test]
@@ -494,19 +380,4 @@ fn a_reader_elsewhere_holds_up_the_scrubbing_after_an_erasure_and_nothing_else()
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         assert!(!bytes.windows(18).any(|window| window == b"between you and me"));
     }
-}
-
-/// The first files had no table of keys. They get one when they are upgraded.
-#[test]
-fn a_file_of_before_there_were_keys_has_none() {
-    use everturn_store::AccessKeys;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    drop(Sqlite::open(&path, Duration::ZERO).unwrap());
-    let back = "ALTER TABLE events DROP COLUMN written_by; DROP TABLE keys; PRAGMA user_version = 4";
-    Connection::open(&path).unwrap().execute_batch(&format!("{UNDO_VERSION_6} {back}")).unwrap();
-    let writer = Sqlite::open(&path, Duration::ZERO).unwrap();
-    assert!(!writer.any_key(None).unwrap());
-    let there = Connection::open(&path).unwrap().prepare("SELECT * FROM keys").is_ok();
-    assert!(there, "the table is made");
 }

@@ -154,15 +154,10 @@ fn with_the_last_conversation_goes_the_tenants_file() {
     assert_eq!(left, [], "what was deleted is not looked for again");
 }
 
-/// Earlier versions kept one index for all tenants, with all their text in it.
 #[test]
-fn the_shared_index_of_earlier_versions_is_removed() {
+fn a_rebuild_empties_every_index_and_all_is_taken_in_again() {
     let (folder, m) = (tempfile::tempdir().unwrap(), Maker::default());
-    let old = ["store.db-recall", "store.db-recall-wal", "store.db-recall-shm"]
-        .map(|name| folder.path().join(name));
-    old.iter().for_each(|path| std::fs::write(path, "words").unwrap());
     furnished(folder.path(), &m);
-    assert!(old.iter().all(|path| !path.exists()));
     let store = open(folder.path());
     assert_eq!(found(&store, "one"), 20);
     store.rebuild().unwrap();

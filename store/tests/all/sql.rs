@@ -1,7 +1,6 @@
 //! The views for people, read with the plain `sqlite3` program from a store that was killed while writing. The scenarios
 //! are those of PostgreSQL, too.
 
-use crate::files::UNDO_VERSION_6;
 use everturn_core::conversation::Settings;
 use everturn_core::event::{Body, Draft, Visibility, kind};
 use everturn_core::fact::{CorrectedBody, RetractedBody};
@@ -351,21 +350,4 @@ pub fn expired(s: &Store<'_>) {
             done(s.store, m.delete(&key));
         }
     }
-}
-
-/// A file from before the views gets them when it is opened for writing.
-#[test]
-fn an_older_file_gets_the_views() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let (m, store) = (Maker::default(), Sqlite::open(&path, Duration::ZERO).unwrap());
-    let key = m.key();
-    create(&store, &key, vec![m.created(), m.say("one"), m.say("two")]);
-    drop(store);
-    rusqlite::Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_6).unwrap();
-    let store = Sqlite::open(&path, Duration::ZERO).unwrap();
-    assert_eq!(texts(&store, &key), ["one", "two"]);
-    drop(store);
-    let found = sqlite3(&path, "select actor, content from turns order by seq");
-    assert_eq!(json!(found), json!([{"actor": "ada", "content": "one"}, {"actor": "ada", "content": "two"}]));
 }

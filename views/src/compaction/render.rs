@@ -12,32 +12,10 @@ pub(super) const OVERHEAD_BYTES: usize = 400;
 /// [`HANDOFF_BYTES_MAX`](super::limits::HANDOFF_BYTES_MAX).
 const SECTION_BYTES_MAX: usize = 700;
 
-/// Form of a checkpoint as text. Frozen: receipts are replayed with the form of their version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CheckpointForm {
-    /// All headings are bold, as in the note, and identifiers that a sentence contains are not listed.
-    Bold,
-    /// Headings of the second level, and all identifiers: in prompts up to version 6 of the renderers.
-    Sections,
-}
-
-impl CheckpointForm {
-    fn heading(self, title: &str) -> String {
-        match self {
-            CheckpointForm::Bold => format!("**{title}**"),
-            CheckpointForm::Sections => format!("## {title}"),
-        }
-    }
-}
-
 /// A checkpoint in Markdown, for a prompt and for people: the handoff note first, then the entries of each list
-/// that the note does not contain.
+/// that the note does not contain. Identifiers that a sentence contains are not listed. Frozen: receipts are replayed
+/// with it.
 pub fn render(checkpoint: &Checkpoint) -> String {
-    render_as(checkpoint, CheckpointForm::Bold)
-}
-
-/// The same in another form.
-pub fn render_as(checkpoint: &Checkpoint, form: CheckpointForm) -> String {
     let note = checkpoint.handoff_md.trim();
     let mut out = note.to_string();
     if !checkpoint.goal.is_empty() && !note.contains(&checkpoint.goal) {
@@ -54,17 +32,17 @@ pub fn render_as(checkpoint: &Checkpoint, form: CheckpointForm) -> String {
         let mut first = true;
         for entry in list.iter().filter(|entry| !note.contains(entry.as_str())) {
             if first {
-                out.push_str(&format!("\n\n{}\n", form.heading(title)));
+                out.push_str(&format!("\n\n**{title}**\n"));
                 first = false;
             }
             out.push_str(&format!("\n- {entry}"));
         }
     }
-    let unsaid = |name: &&String| form == CheckpointForm::Sections || !says(&out, name);
-    let identifiers = checkpoint.critical_identifiers.iter().filter(unsaid).cloned().collect::<Vec<_>>();
+    let unsaid = checkpoint.critical_identifiers.iter().filter(|name| !says(&out, name));
+    let identifiers = unsaid.cloned().collect::<Vec<_>>();
     for (title, list) in [("Identifiers", &identifiers), ("Files", &checkpoint.relevant_files)] {
         if !list.is_empty() {
-            out.push_str(&format!("\n\n{}\n\n{}", form.heading(title), list.join(", ")));
+            out.push_str(&format!("\n\n**{title}**\n\n{}", list.join(", ")));
         }
     }
     out.trim_start().to_string()
@@ -217,25 +195,6 @@ fn by_importance(checkpoint: &mut Checkpoint) -> [&mut Vec<String>; 8] {
         &mut checkpoint.unresolved_questions,
         &mut checkpoint.user_constraints,
     ]
-}
-
-/// The checkpoint with a part less: the older half of a list or, once there are none, the second half of the note. The
-/// goal stays. `None` if nothing else is left. Frozen: receipts up to version 8 of the renderers are replayed with it.
-pub fn shorter(checkpoint: &Checkpoint) -> Option<Checkpoint> {
-    let mut next = checkpoint.clone();
-    let least = by_importance(&mut next).into_iter().find(|list| !list.is_empty());
-    if let Some(list) = least {
-        list.drain(..list.len().div_ceil(2));
-        return Some(next);
-    }
-    let note = next.handoff_md.trim_end();
-    if note.is_empty() {
-        return None;
-    }
-    let half = &note[..note.floor_char_boundary(note.len() / 2)];
-    let sentence = half.rfind(". ").map(|end| end + 1).max(half.rfind('\n')).unwrap_or(0);
-    next.handoff_md = half[..sentence].trim_end().to_string();
-    Some(next)
 }
 
 /// The handoff note of an extracted checkpoint: the newest few entries of each list, and the earlier summary.

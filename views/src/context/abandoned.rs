@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// A tool call that was given up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GivenUp {
-    /// Its turn: a later call may have the same id. `None` stands for any turn, as in prompts before version 11.
+    /// Its turn: a later call may have the same id.
     pub turn: Option<TurnId>,
     /// Id of the call.
     pub id: Option<String>,

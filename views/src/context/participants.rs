@@ -1,6 +1,6 @@
 //! One participant's view of a shared transcript.
 
-use crate::speech::{self, Speech};
+use crate::speech;
 use everturn_core::event::Visibility;
 use everturn_core::message;
 use everturn_core::pairing;
@@ -18,32 +18,11 @@ pub enum Seen {
     Hidden,
 }
 
-/// To whom turns are attributed in a prompt. Frozen: a receipt is replayed with the names that it was made with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Names {
-    /// To the role of the message, as up to version 2 of the renderers.
-    Roles,
-    /// To the speaker; see [`speech`]. As up to version 10.
-    Speakers,
-    /// The same, and each stretch of a recalled turn to its own.
-    Stretches,
-}
-
-impl Names {
-    /// The speaker of a turn.
-    pub fn of(self, turn: &Turn, message: Option<&Value>) -> Speech {
-        match self {
-            Names::Roles => Speech { role: turn.role, notice: None },
-            Names::Speakers | Names::Stretches => speech::of_said(turn, message),
-        }
-    }
-}
-
 /// Turns as participants see them: their own verbatim, in the role of the assistant; those of others as user
 /// messages with the speaker's name. A tool result belongs to whoever called the tool. Private turns are
 /// visible to their own actor and their audience only. Without participants the model is the only reader: it sees everything
 /// except what users keep private.
-pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)], names: Names) -> Vec<Seen> {
+pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)]) -> Vec<Seen> {
     let null = Value::Null;
     let pairs = pairing::pair(turns.iter().map(|(_, message)| message.unwrap_or(&null)));
     let is_own = |turn: &Turn| turn.actor.as_ref().is_some_and(|actor| participants.contains(actor));
@@ -66,7 +45,7 @@ pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)], names
         if participants.is_empty() || turn.role == Role::System {
             return Seen::Own;
         }
-        let speech = names.of(turn, Some(message));
+        let speech = speech::of_said(turn, Some(message));
         if speech.role == Role::Tool && speech.notice.is_none() {
             return if own || answers_own(index) { Seen::Own } else { Seen::Hidden };
         }

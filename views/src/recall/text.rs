@@ -57,8 +57,6 @@ enum Whose {
 /// JSON in texts of calls and tool results that is read as JSON.
 #[derive(Clone, Copy, PartialEq)]
 enum Json {
-    /// None.
-    Raw,
     /// A result that is JSON as a whole.
     Whole,
     /// Also behind other text, and in arguments of calls.
@@ -100,12 +98,6 @@ pub fn recalled_stretches(message: &Value) -> Vec<(Option<&'static str>, String)
     all
 }
 
-/// The text of a message with JSON in texts of tool results as it is, as it was read up to
-/// [`TERMS_VERSION`](super::TERMS_VERSION) 3. Frozen: prompts of that time are replayed with it.
-pub fn raw_text_of(message: &Value) -> String {
-    read(message, Json::Raw, false, Whose::All)
-}
-
 fn read(message: &Value, json: Json, with_hosted: bool, whose: Whose) -> String {
     let (mut out, mut texts) = (String::new(), speech::Texts::default());
     let blocks = message["content"].as_array();
@@ -135,10 +127,7 @@ fn said(out: &mut String, part: MessagePart<'_>, message: &Value, json: Json) {
     match part {
         MessagePart::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
             let mut result = String::new();
-            match json {
-                Json::Raw => result.push_str(text),
-                Json::Whole | Json::Anywhere => output(&mut result, text, json),
-            }
+            output(&mut result, text, json);
             push(out, &cut(&result, RESULT_TEXT_BYTES_MAX));
         }
         MessagePart::Text(text) => push(out, text),
@@ -148,7 +137,7 @@ fn said(out: &mut String, part: MessagePart<'_>, message: &Value, json: Json) {
                 let arguments = message::arguments(arguments);
                 match json {
                     Json::Anywhere => walk(&arguments, &mut |text| output(out, text, json)),
-                    Json::Whole | Json::Raw => values(out, &arguments),
+                    Json::Whole => values(out, &arguments),
                 }
             }
         }
@@ -213,7 +202,6 @@ fn output(out: &mut String, text: &str, json: Json) {
         }
     }
     let found = match json {
-        Json::Raw => None,
         Json::Whole => message::json_output(text),
         Json::Anywhere => message::json_within(text),
     };

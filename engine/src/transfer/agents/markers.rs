@@ -48,8 +48,6 @@ pub(super) struct Writing {
 
 /// Digits of a name.
 const DIGITS: usize = 16;
-/// Events that creating a conversation begins with: its system prompt and its settings.
-const FIRST_EVENTS: usize = 2;
 /// Attempts to append while others write into the same conversation.
 const ATTEMPTS: usize = 5;
 
@@ -119,14 +117,6 @@ impl Import<'_> {
                 }
                 None => None,
             };
-        }
-        if target.titled.is_none() {
-            // Earlier versions marked no titles: that of the first import counts.
-            let first = log.events(&target.key, 0, FIRST_EVENTS)?;
-            let created = first.iter().find(|event| event.kind == kind::CREATED);
-            let title =
-                created.and_then(|event| event.read::<Settings>()).and_then(|settings| settings.title);
-            target.titled = title.flatten().as_deref().map(title_mark);
         }
         Ok(())
     }

@@ -7,8 +7,8 @@
 use super::super::Postgres;
 use super::super::db::{Db, Mode, Pending, Scope, boxed};
 use super::super::link::Link;
-use super::super::migrations;
 use super::super::rows::{self, signed};
+use super::super::schema;
 use super::SETTINGS;
 use super::entries::kind_of;
 use super::find::{FOUND_COLUMNS, IN_SCOPE, Lists, Searched, number, reader, refs};
@@ -71,7 +71,7 @@ pub fn prepare(link: &Link, read_only: bool) -> Result<Option<String>, Error> {
             return Ok(Some(unusable(&Db::begin(link, Scope::All, Mode::Read)?)?));
         }
     }
-    migrations::once(link, |db| match has_table(db)? {
+    schema::once(link, |db| match has_table(db)? {
         true => Ok(()),
         // After the extension was dropped, every entry waits for its vectors again.
         false => {

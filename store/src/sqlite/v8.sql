@@ -1,2 +1,0 @@
--- Version 8: the view `conversations` has `began` and `last_said`, and the views leave out conversations that have expired;
--- the tables stay as they are.

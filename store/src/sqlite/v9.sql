@@ -1,1 +1,0 @@
--- Version 9: the view `turns` has `speaker` and `text` (see views.sql).
