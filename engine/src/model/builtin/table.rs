@@ -3,7 +3,8 @@
 /// Dimensions of a vector.
 pub const DIMENSIONS: usize = 256;
 
-const FILE: &[u8] = include_bytes!("../../../data/potion-base-8m.bin");
+// Not a constant: that would be copied into the metadata that every crate above this one reads.
+static FILE: &[u8] = include_bytes!("../../../data/potion-base-8m.bin");
 const MAGIC: &[u8; 8] = b"EVTSTAT1";
 const HEADER_BYTES: usize = 20;
 const SCALE_BYTES: usize = 4;
