@@ -237,7 +237,7 @@ pub static TARGETS: &[Target] = &[
         name: "script",
         read: store::script,
         seeds: &[Block("docs/projectors.md", "rhai"), Literals("engine/tests/all/script.rs")],
-        rounds: 60,
+        rounds: 30,
     },
     Target {
         name: "import",

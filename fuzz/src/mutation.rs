@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 
-/// Most bytes of an input.
-const INPUT_BYTES_MAX: usize = 16 * 1024;
+/// Most bytes of an input. Long ones are slow, and what a reader does with a long input it does with a short one.
+pub const INPUT_BYTES_MAX: usize = 16 * 1024;
 
 /// Pieces that mean something to one reader or another.
 const PIECES: &[&str] = &[

@@ -1,12 +1,10 @@
 //! Seeds: inputs that the other crates have in their tests, documentation and golden files anyway.
 
 use crate::Target;
+use crate::mutation::INPUT_BYTES_MAX;
 use serde_json::value::RawValue;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-/// Longest seed, in bytes. Long ones are slow, and what a reader does with a long input it does with a short one.
-const SEED_BYTES_MAX: usize = 12 * 1024;
 
 /// A source of seeds. Paths begin at the root of the repository.
 #[derive(Clone, Copy)]
@@ -28,7 +26,7 @@ pub enum SeedSource {
 /// The seeds of a target, the same in every run.
 pub fn seeds(target: &Target) -> Vec<Vec<u8>> {
     let found: BTreeSet<Vec<u8>> = target.seeds.iter().flat_map(|source| source.read()).collect();
-    let mut found: Vec<Vec<u8>> = found.into_iter().filter(|seed| seed.len() <= SEED_BYTES_MAX).collect();
+    let mut found: Vec<Vec<u8>> = found.into_iter().filter(|seed| seed.len() <= INPUT_BYTES_MAX).collect();
     found.sort_by_key(Vec::len);
     found
 }
