@@ -2,7 +2,7 @@
 
 import { h, clear, icon, words, ago, said } from "./dom.js";
 import { get, post, session } from "./api.js";
-import { snippet, nameOf, openHit } from "./list.js";
+import { snippet, nameOf, openHit, LOOK_AGAIN } from "./list.js";
 
 export function palette(page) {
   if (document.querySelector(".palette")) return;
@@ -11,7 +11,7 @@ export function palette(page) {
   const list = h("div.options", { id: "palette-list", role: "listbox", "aria-label": "Results" });
   const none = h("p.dim.none", { role: "status" });
   const el = h("dialog.palette", { "aria-label": "Go anywhere" }, h("div.search-box", null, icon("search"), field), list, none);
-  let options = [], at = 0, asking;
+  let options = [], at = 0, asking, timer;
 
   const commands = [
     ...(page.shown?.conversation ? page.shown.commands().map(([label, run]) => ({ label, run, kind: "do" })) : []),
@@ -40,26 +40,28 @@ export function palette(page) {
   };
   const conversation = (one) => ({ kind: "open", label: nameOf(one), note: ago(said(one)), run: () => (location.hash = `#/c/${one.id}`) });
 
-  const look = async () => {
+  const look = async (again) => {
+    clearTimeout(timer);
     const query = field.value.trim().toLowerCase();
     const fits = commands.filter((one) => one.label.toLowerCase().includes(query));
     const known = (page.list?.items ?? []).filter((one) => nameOf(one).toLowerCase().includes(query)).slice(0, query ? 6 : 9).map(conversation);
     const place = /^#?(\d+)$/.exec(query);
     const places = place && page.shown ? [{ kind: "place", label: `Turn #${place[1]} of this conversation`, run: () => (location.hash = `#/c/${page.shown.id}@${place[1]}`) }] : [];
-    draw([...places, ...known, ...fits]);
+    if (!again) draw([...places, ...known, ...fits]);
     asking?.abort();
     if (query.length < 2) return;
     const { signal } = (asking = new AbortController());
     try {
-      const [titles, { data }] = await Promise.all([get("/conversations", { query, limit: 6 }, signal), post("/recall", { query, limit: 12 }, signal)]);
+      const [titles, { data, behind }] = await Promise.all([get("/conversations", { query, limit: 6 }, signal), post("/recall", { query, limit: 12 }, signal)]);
       if (signal.aborted) return;
       const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet, 16), note: one.title, run: () => openHit(one) }));
       draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
+      // What was said a moment ago is found as soon as it is indexed, unless somebody has begun to choose.
+      if (behind?.events && el.open) timer = setTimeout(() => at === 0 && look(true), LOOK_AGAIN);
       if (!options.length) clear(none, words(`Nothing matches “${field.value.trim()}”.`));
     } catch { /* the old results stay */ }
   };
 
-  let timer;
   field.addEventListener("input", () => (clearTimeout(timer), (timer = setTimeout(look, 60))));
   el.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown") at = Math.min(at + 1, options.length - 1);
@@ -70,7 +72,7 @@ export function palette(page) {
     mark();
   });
   el.addEventListener("click", (event) => event.target === el && close());
-  el.addEventListener("close", () => (asking?.abort(), el.remove(), from?.focus?.({ preventScroll: true })));
+  el.addEventListener("close", () => (clearTimeout(timer), asking?.abort(), el.remove(), from?.focus?.({ preventScroll: true })));
   document.body.append(el);
   el.showModal();
   field.focus();

@@ -332,7 +332,7 @@ test("an edit is read in the place of the turn that it replaces; broken-off turn
   assert.equal(await edited.locator(".removed").count(), 1);
   // The number is that of the version that is shown, as its time is.
   assert.equal(await edited.locator(".place").first().textContent(), "#4");
-  assert.match(await edited.innerText(), /#2, \d\d:\d\d; replaced by #4/);
+  assert.match(await edited.innerText(), /#2, (\d+ \w+, )?\d\d:\d\d; replaced by #4/);
   assert.match(await text(page, ".turn.broken"), /three things[^]*broken off\s+model.overloaded/);
   await shot(page, "versions");
   await page.keyboard.press("e");
@@ -647,6 +647,11 @@ test("what was said a moment ago is found as soon as it is indexed", async () =>
   await page.getByRole("searchbox", { name: "Search everything" }).fill("quagga");
   await page.waitForSelector(".entries .note:has-text('1 event not indexed yet')");
   await page.waitForSelector(".entries .hit mark");
+  asked.length = 0;
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Go anywhere" }).fill("quagga");
+  await page.waitForSelector('.palette:has-text("Nothing matches")');
+  await page.waitForSelector('.option:has-text("quagga") mark');
   await server.end();
 });
 
