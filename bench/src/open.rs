@@ -7,7 +7,7 @@ use crate::{Result, Scale};
 use everturn_engine::{HistoryQuery, Order};
 use std::time::Instant;
 
-/// The limit in spec 7, in seconds.
+/// The bar in docs/BENCHMARKS.md, in seconds.
 const OPEN_MAX_S: f64 = 0.1;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {

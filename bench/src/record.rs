@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// Number of calls in a row on each side.
 const CALLS: usize = 50;
-/// The limit in spec 5, in seconds.
+/// The bar: seconds that recording may add to a call.
 const ADDED_MAX: f64 = 0.001;
 
 pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {

@@ -29,7 +29,7 @@ const FOLLOWED: usize = 500;
 const SUBSCRIBERS: usize = 10_000;
 /// Number of events that each of them must receive.
 const SHOWN: usize = 20;
-/// The limit in spec 7 for each.
+/// The bar in docs/BENCHMARKS.md for each.
 const SUBSCRIBER_BYTES_MAX: u64 = 64 * 1024;
 
 pub fn run(place: &Scratch, scale: Scale) -> Result<Vec<Row>> {

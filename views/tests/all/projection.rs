@@ -1,4 +1,4 @@
-//! Spec 2, paragraph by paragraph. Reclaimed bodies are in `projection_reclaim`, lists of policies, replay and
+//! What each projection policy promises, rule by rule. Reclaimed bodies are in `projection_reclaim`, lists of policies, replay and
 //! frozen decisions in `projection_record`, properties of every transcript in `projection_properties`.
 
 use everturn_core::json::Raw;

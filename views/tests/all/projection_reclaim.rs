@@ -1,4 +1,4 @@
-//! Spec 2: reclaimed bodies of tool results, and how to find them again.
+//! Reclaimed bodies of tool results, and how to find them again.
 
 use crate::projection::{call, long, read, result, view};
 use everturn_core::json::Raw;

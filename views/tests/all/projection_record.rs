@@ -1,4 +1,4 @@
-//! Spec 2: several policies in order, views rebuilt from their event, and frozen decisions.
+//! Several policies in order, views rebuilt from their event, and frozen decisions.
 
 use crate::projection::{call, custom, failed_then_repaired, long, pick, read, result, view};
 use crate::projection_reclaim::gc;
