@@ -83,7 +83,7 @@
 //! # What may grow
 //!
 //! Options, queries and policies are constructed with `..Default::default()`, or with their `new`: any release may add fields. What is
-//! returned is only read.
+//! returned is only read. Enums may get variants: match them with a wildcard arm.
 //!
 //! # Features
 //!
@@ -95,7 +95,7 @@
 //! | `models` | clients of model servers: [`model`]`::HttpModel`, `HttpEmbedder`, `Endpoint` |
 //! | `scripts` | projectors written as scripts: [`script`]`::Script` |
 //! | `embedder` | the built-in embedder, with its table of 8 MB: recall by meaning |
-//! | `bert` | embedders from a folder |
+//! | `bert` | embedders from a folder; call `bert::install()` |
 //!
 //! A library turns off what it does not need: `cargo add everturn --no-default-features`. Stores in memory and in SQLite, the log, contexts
 //! and recall by words are always there. What needs a missing feature is refused with the code `feature.missing`.
