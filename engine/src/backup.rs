@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 /// Result of a backup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
 pub struct BackedUp {
     /// Path of the archive; none for a stream.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -38,6 +38,13 @@ pub struct Price {
     pub completion: f64,
 }
 
+impl Price {
+    /// Prices of a million tokens each.
+    pub fn new(model: impl Into<String>, prompt: f64, completion: f64) -> Price {
+        Price { model: model.into(), prompt, completion }
+    }
+}
+
 /// Tokens and time that calls of models took.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]

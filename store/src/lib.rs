@@ -60,4 +60,4 @@ pub use search::{
 
 pub(crate) use backup::{EVENT_BYTES, absent_member};
 pub(crate) use keys::{absent_key, key_exists};
-pub(crate) use log::{Erasures, unreleased};
+pub(crate) use log::{Erasures, newer, unreleased};

@@ -40,6 +40,7 @@ pub struct Comparison {
 
 /// A difference between the store and the backup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Difference {
     /// The tenant.
     pub tenant: TenantName,

@@ -29,6 +29,7 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Result of a restore.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Restored {
     /// Id of the last archive.
     pub id: Hash,

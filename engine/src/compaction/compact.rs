@@ -80,6 +80,7 @@ pub struct Compacted {
 
 /// A summary of a part of a conversation. Nothing is written.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Summary {
     /// The summarized turns.
     pub covers: Covers,

@@ -182,6 +182,11 @@ pub struct Digest {
 }
 
 impl Digest {
+    /// A text under a heading.
+    pub fn new(title: impl Into<String>, text: impl Into<String>) -> Digest {
+        Digest { title: title.into(), text: text.into() }
+    }
+
     /// The text under its heading, as the prompt shows it.
     pub(super) fn piece(&self) -> String {
         match self.title.as_str() {

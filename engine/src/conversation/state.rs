@@ -33,6 +33,13 @@ pub struct ApprovalOutcome {
     pub reason: Option<String>,
 }
 
+impl ApprovalOutcome {
+    /// An outcome without an actor and a reason.
+    pub fn new(approval_id: impl Into<String>, state: Approval) -> ApprovalOutcome {
+        ApprovalOutcome { approval_id: approval_id.into(), state, actor: None, reason: None }
+    }
+}
+
 /// The state of a conversation.
 pub struct ConversationState<'a>(pub(crate) &'a ConversationHandle);
 

@@ -35,6 +35,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(10);
 /// the generation: [`stop`](crate::TenantGenerations::stop) does.
 ///
 /// A slow reader gets pieces of the same kind joined to longer ones.
+#[non_exhaustive]
 pub struct Generating {
     /// Id of the generation.
     pub id: GenerationId,

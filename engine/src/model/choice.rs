@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Source of vectors.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Embedder {
     /// The built-in model. Needs the feature `embedder`.
     Builtin,
@@ -56,8 +57,8 @@ impl FolderEmbedders {
 fn open_folder(folder: &Path, threads: usize) -> Result<Arc<dyn Embed>, Error> {
     let Some(open) = OPEN_FOLDER.get() else {
         let text = format!(
-            "the model in {} cannot be used: this program was built without models from folders; \
-             build it with `cargo build --release --features bert`, or use builtin",
+            "the model in {} cannot be used: no reader of models is installed; install everturn with `--features bert`, call \
+             `everturn::bert::install()` in a program of your own, or use builtin",
             folder.display()
         );
         return Err(Error::invalid("embedder.no_bert", text));

@@ -121,7 +121,7 @@ pub fn of_question(shared: &Shared, tenant: &TenantName, text: &str) -> Result<O
             let vector = vectors?.into_iter().next().ok_or_else(miscounted)?;
             let dimensions = embedder.dimensions().unwrap_or(vector.len());
             // The languages and the smallest relevant nearness of other models are unknown.
-            let vector = QuestionVector { numbers: vector, words_hold: f64::INFINITY, nearness_min: -1.0 };
+            let vector = QuestionVector::new(vector);
             Ok(Some(Question { model: kept_as(&*embedder, dimensions), vector }))
         }
         None => Err(slow(&*embedder, QUESTION_PATIENCE)),

@@ -17,7 +17,7 @@ pub fn install() {
         verifier_factory: verifier,
         key_utils: KeyUtils::new_unimplemented(),
     };
-    // It fails only if it was called before.
+    // It fails if this, or the program around us, has installed one.
     let _ = PROVIDER.install_default();
 }
 

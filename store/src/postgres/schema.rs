@@ -174,12 +174,7 @@ fn has_tables(db: &Db) -> Result<bool, Error> {
     let format: Option<i32> = row.map(|row| rows::get(&row, 0)).transpose()?.flatten();
     match format {
         Some(FORMAT) => Ok(true),
-        Some(other) => {
-            let text = format!(
-                "the tables have version {other} and this program knows {FORMAT}; use a newer version of Everturn"
-            );
-            Err(Error::invalid("store.version", text))
-        }
+        Some(other) => Err(crate::newer(&"this database", other, FORMAT)),
         None => Err(rows::wrong("schema_versions is empty")),
     }
 }

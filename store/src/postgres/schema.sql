@@ -5,7 +5,7 @@
 -- views that people read; tables have others.
 -- Nothing on the path of an append is shared by all conversations: a number is taken only when a conversation begins.
 
--- Formats that the tables were brought to, and by whom.
+-- Format of the tables, and the program that made them.
 CREATE TABLE schema_versions (
     version integer PRIMARY KEY,
     at      timestamptz NOT NULL DEFAULT now(),

@@ -21,9 +21,10 @@ const FORMAT: i32 = 1;
 /// first open).
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Approximate memory of the caches of all connections of the process together; beyond it, unused pages are
-/// evicted.
-const CACHES_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Page cache of a connection. SQLite bounds all of them together only if it counts its memory, which all threads would wait for
+/// (see `library`); so it is this much for each, and a store keeps at most `READERS_IDLE_MAX` of them beside its writer. What is
+/// not in it is in the cache of the system.
+const CACHE_KIB: u32 = 8 * 1024;
 
 /// Maximum number of symbolic links to follow; more of them are a cycle.
 const SYMLINKS_MAX: usize = 40;
@@ -208,8 +209,7 @@ pub fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
     let pragmas = format!(
         "PRAGMA foreign_keys = ON;
          PRAGMA secure_delete = ON;
-         PRAGMA cache_size = -32768;
-         PRAGMA soft_heap_limit = {CACHES_BYTES_MAX};
+         PRAGMA cache_size = -{CACHE_KIB};
          PRAGMA temp_store = MEMORY;
          PRAGMA wal_autocheckpoint = {};
          PRAGMA journal_size_limit = {};",
@@ -240,10 +240,7 @@ fn has_tables(connection: &Connection, path: &Path) -> Result<bool, Error> {
     match application {
         0 if tables == 0 => Ok(false),
         APPLICATION_ID if format == FORMAT => Ok(true),
-        APPLICATION_ID => Err(Error::conflict(
-            "store.newer",
-            format!("{file} has format {format}, this program knows {FORMAT}; use a newer everturn"),
-        )),
+        APPLICATION_ID => Err(crate::newer(&file, format, FORMAT)),
         UNRELEASED_APPLICATION_ID => Err(crate::unreleased(&file)),
         _ => Err(Error::invalid(
             "store.foreign",

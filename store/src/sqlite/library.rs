@@ -43,13 +43,13 @@ pub fn notices() -> Vec<String> {
     let library = library();
     let mut notices = Vec::new();
     if !library.is_uncounted {
-        let text = "SQLite counts its memory, which all threads wait for: this program used SQLite before it opened a store; open the \
-                    store first";
+        let text = "SQLite's memory statistics are on, which makes all threads share a lock: this program used SQLite before it opened \
+                    a store; open the store first";
         notices.push(text.into());
     }
     if cfg!(target_os = "linux") && library.layer.is_none() {
-        let text = "commits also sync the time of the last change, a second write on some disks: SQLite's default layer for files is \
-                    not its own; register it after the store is opened";
+        let text = "commits also sync the file's modification time, a second write on some disks: SQLite's default VFS is not \"unix\"; \
+                    register yours after the store is opened";
         notices.push(text.into());
     }
     notices

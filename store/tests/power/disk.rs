@@ -2,7 +2,8 @@
 //!
 //! It wraps SQLite's own layer for Unix. A file is opened by that layer; then the four methods that change a
 //! file are replaced by ours, which record the call and forward it. Files outside of a watched folder are left
-//! alone.
+//! alone. It also takes the name of that layer, so that the store wraps it as it wraps the real one: the syncs of
+//! commits are those that a user's store makes.
 
 use rusqlite::ffi;
 use std::collections::HashMap;
@@ -19,6 +20,8 @@ pub struct Disk {
 #[derive(Default)]
 struct State {
     trace: Vec<Step>,
+    /// Number of syncs by a descriptor of the store's own.
+    by_descriptor: usize,
     /// Bytes that may still be written, if limited.
     space: Option<u64>,
 }
@@ -90,6 +93,11 @@ impl Disk {
         self.state().trace.clone()
     }
 
+    /// Number of syncs that the store made by a descriptor of its own.
+    pub fn syncs_by_descriptor(&self) -> usize {
+        self.state().by_descriptor
+    }
+
     /// Number of bytes that may still be written; `None` for no limit.
     pub fn set_space(&self, bytes: Option<u64>) {
         self.state().space = bytes;
@@ -107,8 +115,8 @@ fn install() {
         let below = *BELOW as *mut ffi::sqlite3_vfs;
         // SAFETY: the layer below is never freed; ours is a copy of it that is leaked, so neither is ours.
         unsafe {
+            assert_eq!(ffi::sqlite3_vfs_unregister(below), ffi::SQLITE_OK);
             let ours = Box::leak(Box::new(*below));
-            ours.zName = c"watched".as_ptr();
             ours.pNext = std::ptr::null_mut();
             ours.xOpen = Some(open);
             ours.xDelete = Some(delete);
@@ -210,6 +218,19 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
     disk.state().trace.push(Step::Cut { file: path, size: size as usize });
     // SAFETY: as for `close`.
     unsafe { original.xTruncate.unwrap()(file, size) }
+}
+
+/// The store syncs its write-ahead log by a descriptor of its own. This function takes the place of the system's.
+#[cfg(target_os = "linux")]
+#[unsafe(no_mangle)]
+extern "C" fn fdatasync(descriptor: c_int) -> c_int {
+    let file = std::fs::read_link(format!("/proc/self/fd/{descriptor}")).unwrap();
+    if let Some(disk) = Disk::of(&file) {
+        let mut state = disk.state();
+        state.by_descriptor += 1;
+        state.trace.push(Step::Synced { file });
+    }
+    0
 }
 
 /// Nothing here depends on the real disk, so the real sync, which is slow, is left out.

@@ -111,6 +111,11 @@ fn run(seed: u64, folder: &Path, disk: &Disk) -> Vec<Contents> {
         disk.acknowledge(after.len());
         after.push(contents(&store));
     }
+    let synced = disk.syncs_by_descriptor();
+    assert!(
+        cfg!(not(target_os = "linux")) || synced > 60,
+        "{synced} syncs by the way that a user's store takes"
+    );
     after
 }
 
