@@ -236,7 +236,8 @@ pub(crate) fn line(kind: &str, at: Timestamp, fields: &SessionFields) -> Result<
 
 /// Removes line breaks from valid JSON. In strings they are escaped, so the removed ones are between tokens.
 fn on_one_line(mut json: String) -> String {
-    if json.contains(['\n', '\r']) {
+    // One character is looked for much faster than one of several.
+    if json.contains('\n') || json.contains('\r') {
         json.retain(|c| !matches!(c, '\n' | '\r'));
     }
     json
