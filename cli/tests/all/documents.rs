@@ -7,7 +7,11 @@ use std::process::Command;
 fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
     let shell = Shell::new();
     let said = shell.ok(&[]);
-    assert!(said.lines().count() <= 40, "{} lines, 40 at most: put a verb into FURTHER\n{said}", said.lines().count());
+    assert!(
+        said.lines().count() <= 40,
+        "{} lines, 40 at most: put a verb into FURTHER\n{said}",
+        said.lines().count()
+    );
     let verbs = [
         "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "recall", "facts",
         "context", "project", "fork", "verify", "export", "import", "session", "doctor", "serve", "keys",
