@@ -57,7 +57,7 @@ export function palette(page) {
       const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet, 16), note: one.title, run: () => openHit(one) }));
       draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
       // What was said a moment ago is found as soon as it is indexed, unless somebody has begun to choose.
-      if (behind?.events && el.open) timer = setTimeout(() => at === 0 && look(true), LOOK_AGAIN);
+      if (behind?.events) timer = setTimeout(() => at === 0 && look(true), LOOK_AGAIN);
       if (!options.length) clear(none, words(`Nothing matches “${field.value.trim()}”.`));
     } catch { /* the old results stay */ }
   };

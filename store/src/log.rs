@@ -177,7 +177,8 @@ pub(crate) fn newer(store: &dyn fmt::Display, format: i32, known: i32) -> Error 
 /// The error for a store whose format never was one of a release.
 pub(crate) fn unreleased(store: &dyn fmt::Display) -> Error {
     let text = format!(
-        "{store} was made by an unreleased build, which everturn {} cannot read; export it with that build",
+        "{store} was made by an unreleased build: everturn {} cannot read a store of an unreleased build; export it with that \
+         build",
         env!("CARGO_PKG_VERSION")
     );
     Error::invalid(code::STORE_UNRELEASED, text)

@@ -207,7 +207,7 @@ fn a_store_of_an_unreleased_build_is_refused_and_left_as_it_is() {
         let before = std::fs::read(&path).unwrap();
         for error in [open(&path).err().unwrap(), Sqlite::open_read_only(&path).err().unwrap()] {
             assert_eq!(error.code(), "store.unreleased");
-            let says = "was made by an unreleased build, which everturn";
+            let says = "cannot read a store of an unreleased build; export it with that build";
             assert!(error.text().contains(says), "{error:?}");
         }
         assert_eq!(std::fs::read(&path).unwrap(), before);
